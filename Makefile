@@ -1,0 +1,90 @@
+# The commands of the project. From a bare Debian machine with Python 3.11 and make:
+#   make lab    the tour in JupyterLab          make test    everything that continuous integration runs
+#   make demo   the tour, executed to a file    make check   the same without set-up steps
+# Settings: PYTHON=... (interpreter), PYTEST_ARGS=... (for example -m "not real"), LAB_ARGS=...
+
+SHELL := /bin/sh
+PY := .venv/bin/python
+TOUR := notebooks/00_tour.ipynb
+DEFAULT_MODEL := smollm2-135m-instruct
+# The line after the default one (its pin is in pyproject.toml): the model contract must hold on both.
+NEXT_TRANSFORMER_LENS := transformer-lens>=4.3,<5
+PYTHON ?=
+PYTEST_ARGS ?=
+LAB_ARGS ?=
+export PYTHON
+export PYTHONUNBUFFERED := 1
+
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+.PHONY: help system browser venv model lab demo test check format format-check lint types pytest \
+	contract-tl4 bench constraints clean
+
+help:
+	@sed -n '2,4s/^# *//p' Makefile
+
+# --- set-up; each step is a no-op of under a second when done ---
+
+system:
+	@sh scripts/setup.sh system
+
+browser:
+	@sh scripts/setup.sh browser
+
+venv:
+	@sh scripts/setup.sh venv
+
+model: venv
+	@.venv/bin/workbench models --fetch $(DEFAULT_MODEL)
+
+# --- use ---
+
+lab: model
+	$(PY) -m jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) --ServerApp.root_dir=. $(LAB_ARGS) $(TOUR)
+
+# The tour's last cell writes reports/tour.html; the executed copy of the notebook itself is thrown away.
+demo: model
+	@rm -f reports/tour.html
+	@copy=$$(mktemp -d) && trap 'rm -rf "$$copy"' EXIT && \
+	$(PY) -m jupyter nbconvert --to notebook --execute $(TOUR) --output-dir "$$copy" --log-level=WARN
+	@test -s reports/tour.html || { echo "demo: $(TOUR) ran, but wrote no reports/tour.html" >&2; exit 1; }
+	@echo "demo: see $(CURDIR)/reports/tour.html"
+
+bench: model
+	$(PY) benchmarks/bench_engine.py
+
+# --- checks ---
+
+# pytest comes last, so that its summary is the last line.
+test: system $(if $(wildcard tests/browser),browser) venv model contract-tl4 check
+
+check: format-check lint types pytest
+
+format: venv
+	$(PY) -m ruff check --fix --quiet .
+	$(PY) -m ruff format .
+
+format-check: venv
+	$(PY) -m ruff format --check .
+
+lint: venv
+	$(PY) -m ruff check .
+
+types: venv
+	$(PY) -m mypy
+
+pytest: venv
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+contract-tl4: venv
+	@sh scripts/setup.sh tl4 "$(NEXT_TRANSFORMER_LENS)"
+	PYTHONPATH="$(CURDIR)/.venv/tl4" $(PY) -m pytest tests/models/test_contract.py -m "not real" -p no:cacheprovider
+
+# --- upkeep ---
+
+# Writes down the versions in .venv as the tested set; run it after a change of pins, when the tests pass.
+constraints:
+	@sh scripts/setup.sh constraints
+
+clean:
+	rm -rf .venv build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -1,0 +1,33 @@
+"""What holds for every test: no network, no time limits inside laws, one thread for torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+from hypothesis import settings
+
+# Before anything imports torch or huggingface_hub; kernels and commands that tests start inherit these.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("WANDB_MODE", "disabled")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")
+
+# A shared machine is no stopwatch, so no deadline. In continuous integration a law is checked on the same
+# examples every time: a failure there must be about the change, not about the draw.
+settings.register_profile(
+    "workbench",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    print_blob=True,
+)
+settings.load_profile("workbench")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread_for_torch() -> None:
+    """Two torch threads collapse when another process spins on the same cores; never imports torch itself."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)

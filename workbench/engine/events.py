@@ -1,0 +1,169 @@
+"""What a mod is told: six kinds of event, each about one request at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..models import Message, Tokenizer
+
+__all__ = ["Added", "Event", "Finished", "ForwardPass", "Prefilled", "Removed", "RequestView", "Sampled"]
+
+
+class RequestView:
+    """A read-only look at a request as it stands right now (not as it stood when an event was made)."""
+
+    __slots__ = ("_prompt_length", "_tokenizer", "_tokens")
+
+    def __init__(self, tokens: list[int], prompt_length: int, tokenizer: Tokenizer) -> None:
+        self._tokens = tokens
+        self._prompt_length = prompt_length
+        self._tokenizer = tokenizer
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Prompt and visible generated tokens."""
+        return tuple(self._tokens)
+
+    @property
+    def prompt_tokens(self) -> tuple[int, ...]:
+        return tuple(self._tokens[: self._prompt_length])
+
+    @property
+    def generated(self) -> tuple[int, ...]:
+        """Visible generated tokens."""
+        return tuple(self._tokens[self._prompt_length :])
+
+    @property
+    def text(self) -> str:
+        """The generated text so far, special tokens left out."""
+        return self._tokenizer.decode(self._tokens[self._prompt_length :], skip_special=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Common to all events.
+
+    ``step`` counts forward passes of the request: 0 before the first, never reused. ``position`` is an
+    index in the full sequence, prompt included. ``state`` is a scratch dict of this mod for this request,
+    gone when the request ends. ``request`` shows the tokens as they stand.
+    """
+
+    request_id: str
+    step: int
+    position: int
+    request: RequestView
+    state: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefilled(Event):
+    """Once per request, before the model sees a token. ``position`` is 0."""
+
+    tokens: tuple[int, ...]
+    """Token ids of the prompt, as they will be fed (earlier mods' changes included)."""
+    max_new_tokens: int
+    conversation: tuple[Message, ...] = ()
+    """The chat messages the prompt was made of, or nothing for a raw prompt."""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardPass(Event):
+    """A pass ended at ``position``; the next token will be drawn from ``logits``.
+
+    ``logits`` and ``raw_logits`` are ``[vocab]`` float32: as earlier mods left them, and as the model gave
+    them. Both are copies: to change the distribution, return ``actions.adjust_logits(...)``.
+    ``activations`` maps captured hooks to their value at this position (``[d_model]`` for the residual),
+    ``span_activations`` to their values at all ``n_new`` positions that the pass fed.
+    """
+
+    logits: Tensor = field(repr=False)
+    raw_logits: Tensor = field(repr=False)
+    span_activations: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+
+    @property
+    def activations(self) -> dict[str, Tensor]:
+        return {hook: value[-1] for hook, value in self.span_activations.items()}
+
+    def top_k_logprob(self, k: int = 5) -> list[tuple[int, float]]:
+        """The ``k`` likeliest tokens under ``logits`` with their log-probabilities (nats), best first."""
+        logprobs = torch.log_softmax(self.logits, dim=-1)
+        values, tokens = logprobs.topk(min(k, len(logprobs)))
+        return list(zip(tokens.tolist(), values.tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled(Event):
+    """A token was drawn for ``position`` and is not committed yet."""
+
+    token: int
+    logprob: float
+    """Under the distribution it was drawn from (0.0 at temperature 0: it could be no other)."""
+    raw_logprob: float
+    """Under the model's own distribution at temperature 1."""
+
+    @property
+    def sampled_token(self) -> int:
+        return self.token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Added(Event):
+    """Tokens were committed from ``position`` on, by whomever: one event per batch."""
+
+    tokens: tuple[int, ...]
+    forced: bool
+    origin: str
+    """``sampled``, ``forced``, or ``reinjected`` (given along with a backtrack)."""
+    text: str
+
+    @property
+    def added_tokens(self) -> tuple[int, ...]:
+        return self.tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed(Event):
+    """The tokens from ``position`` on were taken back. Every mod hears of it; none can answer."""
+
+    tokens: tuple[int, ...]
+
+    @property
+    def n(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished(Event):
+    """The request ended. None can answer; ``state`` is freed afterwards."""
+
+    reason: str
+    """eos, max_tokens, stop, force_output, tool_calls, error, budget or interrupted."""
+
+
+def tool_call_pairs(conversation: Sequence[Message]) -> list[tuple[Mapping[str, Any], Message | None]]:
+    """Pair every tool call that an assistant message made with the tool message that answers it.
+
+    Calls are matched by ``tool_call_id`` where both sides have one, else in order. An unanswered call is
+    paired with None.
+    """
+    calls: list[tuple[Mapping[str, Any], Message | None]] = []
+    for message in conversation:
+        if message.get("role") == "assistant":
+            calls.extend((call, None) for call in message.get("tool_calls") or ())
+        elif message.get("role") == "tool":
+            _answer(calls, message)
+    return calls
+
+
+def _answer(calls: list[tuple[Mapping[str, Any], Message | None]], reply: Message) -> None:
+    wanted = reply.get("tool_call_id")
+    for index, (call, answer) in enumerate(calls):
+        if answer is None and (wanted is None or call.get("id") in (None, wanted)):
+            calls[index] = (call, reply)
+            return

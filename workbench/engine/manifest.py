@@ -1,0 +1,78 @@
+"""What a trace says about the run as a whole: enough to run it again and to doubt it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from ..models import HookedModel
+from .request import Request
+
+__all__ = ["manifest"]
+
+PACKAGES = ("interp-workbench", "torch", "transformers", "transformer-lens", "numpy")
+
+
+def manifest(
+    model: HookedModel, requests: Sequence[Request], *, on_mod_error: str, seeds: Sequence[tuple[int, int]]
+) -> dict[str, Any]:
+    """The JSON-able manifest of a run; ``run_id`` is a digest of what decides its outcome.
+
+    ``seeds`` are (seed, index) of each request's random stream.
+    """
+    told = {
+        "model": _model(model),
+        "on_mod_error": on_mod_error,
+        "requests": {
+            request.request_id: _request(request, seed) for request, seed in zip(requests, seeds, strict=True)
+        },
+    }
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+    return {"run_id": digest[:12], **told, "versions": versions()}
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide a run's numbers."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed as a package"
+    return found
+
+
+def _model(model: HookedModel) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "backend": model.backend,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": str(model.device),
+        "n_layers": model.n_layers,
+        "d_model": model.d_model,
+        "n_ctx": model.n_ctx,
+        "vocab_size": model.vocab_size,
+        "source": model.source,
+        "kv_cache": model.cache_works,
+        "tokenizer": model.tokenizer.fingerprint(),
+        "eos_token_ids": list(model.tokenizer.eos_token_ids),
+    }
+
+
+def _request(request: Request, seed: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "prompt_tokens": list(request.tokens),
+        "conversation": [dict(message) for message in request.conversation],
+        "sampling": asdict(request.sampling),
+        "seed": seed[0],
+        "index": seed[1],
+        "max_new_tokens": request.max_new_tokens,
+        "max_forward_tokens": request.max_forward_tokens,
+        "capture": list(request.capture),
+        "mods": [dict(bound.mod.describe()) for bound in request.mods],
+    }

@@ -1,0 +1,84 @@
+"""Running a trace again, to see whether it comes out the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ..errors import TraceError
+from ..models import HookedModel
+from ..trace import Difference, Trace, first_difference
+from .mod import Mod
+from .sampling import SamplingParams
+from .session import Session
+
+__all__ = ["Replay", "replay"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What a replay gave: ``difference`` is None when every record agrees."""
+
+    difference: Difference | None
+    trace: Trace
+
+    @property
+    def agrees(self) -> bool:
+        return self.difference is None
+
+    def __str__(self) -> str:
+        return f"agrees in all {len(self.trace)} records" if self.agrees else f"differs at {self.difference}"
+
+
+def replay(
+    trace: Trace, model: HookedModel, mods: Sequence[Mod] | Sequence[Sequence[Mod]] = (), *, tolerance: float = 1e-4
+) -> Replay:
+    """Run every request of ``trace`` again on ``model`` and report the first difference.
+
+    ``mods`` are the mods it ran with (code is not kept in a trace): one list for all requests, or one each.
+    A run that was interrupted is repeated to its end and compared as far as it went.
+
+    :raises TraceError: the tokenizer or size of the model is another one, or mods are missing.
+    """
+    told = trace.run["model"]
+    if told["tokenizer"] != model.tokenizer.fingerprint() or told["n_layers"] != model.n_layers:
+        raise TraceError(f"the trace was made with {told['name']}, whose tokenizer or size differs from {model.name}'s")
+    wanted = [request["mods"] for request in trace.run["requests"].values()]
+    given = [own if isinstance(own, (list, tuple)) else [own] for own in mods] if _nested(mods) else [mods] * len(wanted)
+    for names, own in zip(wanted, given, strict=True):
+        if [mod["name"] for mod in names] != [mod.name for mod in own]:  # type: ignore[union-attr]
+            raise TraceError(
+                f"the trace was made with mods {[m['name'] for m in names]}, got {[m.name for m in own]}: "  # type: ignore[union-attr]
+                "pass the same mods in the same order"
+            )
+    again = _again(trace, model, given)
+    expected = trace
+    if trace.run.get("status") in ("interrupted", "failed", "running"):
+        # The last record of a broken run is where it was broken off, not something to repeat.
+        kept = [r for r in trace.records if r.kind != "finished"]
+        expected = Trace(trace.run, kept)
+        again = Trace(again.run, again.records[: len(kept)])
+    return Replay(difference=first_difference(expected, again, tolerance=tolerance), trace=again)
+
+
+def _nested(mods: Sequence[Any]) -> bool:
+    return any(isinstance(own, (list, tuple)) for own in mods)
+
+
+def _again(trace: Trace, model: HookedModel, mods: Sequence[Any]) -> Trace:
+    requests = list(trace.run["requests"].values())
+    first = requests[0]
+    known = {field.name for field in fields(SamplingParams)}
+    sampling = SamplingParams(**{k: tuple(v) if k == "stop" else v for k, v in first["sampling"].items() if k in known})
+    seeds = [request["seed"] for request in requests]
+    session = Session(model, capture=first["capture"] or None, on_mod_error=trace.run["on_mod_error"])
+    session.generate(
+        [request["prompt_tokens"] for request in requests],
+        max_new_tokens=max(request["max_new_tokens"] for request in requests),
+        sampling=sampling,
+        seed=seeds[0] if [r["index"] for r in requests] == list(range(len(requests))) else seeds,
+        mods=[list(own) for own in mods],
+        max_forward_tokens=first["max_forward_tokens"],
+    )
+    return session.last_results[0].trace

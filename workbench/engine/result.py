@@ -1,0 +1,44 @@
+"""What a generation gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from ..models import Cache, Message
+from ..trace import Trace
+from .request import Request
+
+__all__ = ["Result"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One request's outcome. ``tokens`` are the visible generated ones, an end token included."""
+
+    request_id: str
+    text: str
+    """The output as text, special tokens left out."""
+    tokens: tuple[int, ...]
+    prompt_tokens: tuple[int, ...]
+    reason: str
+    """eos, max_tokens, stop, force_output, tool_calls, error, budget or interrupted."""
+    trace: Trace = field(repr=False)
+    tool_calls: Any = None
+    error: str | None = None
+    seed: int = 0
+    forward_tokens: int = 0
+    """Tokens fed through the model after the prompt: the work that mods and sampling cost."""
+    conversation: tuple[Message, ...] = ()
+    cache: Cache | None = field(default=None, repr=False, compare=False)
+    request: Request | None = field(default=None, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        shown = f"<pre style='white-space:pre-wrap'>{escape(self.text)}</pre>"
+        extra = f", error: {escape(self.error)}" if self.error else ""
+        extra += f", tool calls: {escape(repr(self.tool_calls))}" if self.tool_calls is not None else ""
+        return f"{shown}<p>{len(self.tokens)} tokens, ended by <b>{escape(self.reason)}</b>{extra}</p>"

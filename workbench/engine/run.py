@@ -1,0 +1,271 @@
+"""The loop: feed what the caches lack, tell the mods, commit what they or the sampler decide."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidActionError, ModError
+from ..models import Cache, Forward, HookedModel
+from .conduct import Conductor
+from .emit import Emitter
+from .events import ForwardPass, Prefilled, Sampled
+from .request import Request, edits_for
+from .sampling import draw, warp
+
+__all__ = ["Run"]
+
+TOP_K = 5
+"""How many of the likeliest tokens a trace keeps per step."""
+
+
+class Run:
+    """Several requests over one model and one cache, a pass at a time."""
+
+    def __init__(
+        self,
+        model: HookedModel,
+        requests: Sequence[Request],
+        cache: Cache,
+        emit: Emitter,
+        *,
+        on_mod_error: str = "raise",
+        activation_budget: int,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.model = model
+        self.requests = list(requests)
+        self.cache = cache
+        self.emit = emit
+        self.conductor = Conductor(model, emit, on_mod_error)
+        self.stop = stop
+        self._budget = activation_budget
+        self._next_row = 0
+
+    def __iter__(self) -> Iterator[None]:
+        """Run to the end, yielding after the prefill and after every pass."""
+        try:
+            for request in self.requests:
+                self._prefill(request)
+            yield
+            while living := [request for request in self.requests if request.alive]:
+                if self.stop():
+                    self.end("interrupted")
+                    return
+                self._pass(living)
+                yield
+        except (ModError, InvalidActionError):
+            self.end("error", tell=False)
+            raise
+        except KeyboardInterrupt:
+            self.end("interrupted", tell=False)
+            raise
+
+    def end(self, reason: str, *, tell: bool = True) -> None:
+        """Finish whatever is still alive."""
+        for request in self.requests:
+            if request.alive:
+                self.conductor.finish(request, reason, tell=tell)
+
+    # Prefill -----------------------------------------------------------------------------------------------
+
+    def _prefill(self, request: Request) -> None:
+        event = Prefilled(
+            request_id=request.request_id,
+            step=0,
+            position=0,
+            request=self.conductor.view(request),
+            tokens=tuple(request.tokens),
+            max_new_tokens=request.max_new_tokens,
+            conversation=request.conversation,
+            text=self.model.tokenizer.decode(request.tokens),
+        )
+        self.emit(
+            request, "prefilled", 0, tokens=request.tokens, data={"max_new_tokens": request.max_new_tokens}
+        )
+        decision = self.conductor.ask(request, event)
+        if decision.prefill is not None:
+            request.replace_prompt(decision.prefill.tokens)
+            room = self.model.n_ctx - request.prompt_length
+            request.max_new_tokens = min(decision.prefill.max_steps or request.max_new_tokens, room)
+        self.conductor.settle(request, decision)
+        self._end_if_done(request)
+
+    # One pass ----------------------------------------------------------------------------------------------
+
+    def _pass(self, living: Sequence[Request]) -> None:
+        starts = {request.row: request.plan(self.cache) for request in living}
+        spans = {request.row: request.edit_spans(starts[request.row]) for request in living}
+        tokens: list[list[int]] = [[] for _ in self.cache.lengths]
+        keep = [0] * len(tokens)
+        for request in living:
+            tokens[request.row] = request.tokens[starts[request.row] :]
+            keep[request.row] = request.keep_logits(starts[request.row])
+        began = time.perf_counter_ns()
+        forward = self.model.forward(
+            tokens,
+            self.cache,
+            capture=tuple(dict.fromkeys(hook for request in living for hook in request.capture)),
+            edits=[e for r in living for e in edits_for(r, starts[r.row], spans[r.row])],
+            keep=keep,
+        )
+        took = time.perf_counter_ns() - began
+        for request in living:
+            request.fed_until_end(starts[request.row], spans[request.row])
+            request.step += 1
+        for request in living:
+            self._advance(request, starts[request.row], spans[request.row], forward, took)
+
+    def _advance(
+        self, request: Request, start: int, spans: Sequence[Any], forward: Forward, took: int
+    ) -> None:
+        """One request after a pass: score, tell, draw, commit."""
+        kept = forward.logits[request.row]
+        raw = kept[-1]
+        held = {hook: forward.activations[hook][request.row] for hook in request.capture}
+        raw_logprobs = torch.log_softmax(raw, dim=-1)
+        self._note_pass(request, start, spans, kept, raw_logprobs, held, took)
+        with torch.inference_mode(False):
+            shown = raw.clone()
+        decision = self.conductor.ask(
+            request,
+            ForwardPass(
+                request_id=request.request_id,
+                step=request.step,
+                position=len(request.tokens) - 1,
+                request=self.conductor.view(request),
+                logits=shown,
+                raw_logits=shown,
+                span_activations=held,
+            ),
+        )
+
+        def score(token: int) -> float:
+            return float(raw_logprobs[token])
+
+        if decision.structural is not None:
+            self.conductor.settle(request, decision, score)
+        else:
+            self._draw(request, raw, raw_logprobs, decision.logits, decision.token_temp, score)
+        self._end_if_done(request)
+
+    def _draw(
+        self,
+        request: Request,
+        raw: Tensor,
+        raw_logprobs: Tensor,
+        edited: Tensor | None,
+        token_temp: float | None,
+        score: Callable[[int], float],
+    ) -> None:
+        """Draw a token, let the mods see it, commit it or what they put in its place."""
+        with torch.inference_mode():
+            logits = raw if edited is None else edited.to(raw.device)
+            logprobs = warp(logits, request.sampling, token_temp)
+            temperature = request.sampling.temperature if token_temp is None else token_temp
+            token = int(logprobs.argmax()) if temperature == 0 else draw(logprobs, request.stream)
+            logprob, raw_logprob = float(logprobs[token]), score(token)
+            position = len(request.tokens)
+            self.emit(
+                request, "sampled", position, tokens=[token], logprob=logprob, raw_logprob=raw_logprob,
+                entropy=entropy(logprobs), top=top(logprobs),
+                data={} if edited is None else {"removed_mass": _removed_mass(raw_logprobs, logits)},
+            )  # fmt: skip
+        decision = self.conductor.ask(
+            request,
+            Sampled(
+                request_id=request.request_id, step=request.step, position=position,
+                request=self.conductor.view(request), token=token, logprob=logprob, raw_logprob=raw_logprob,
+            ),
+        )  # fmt: skip
+        if decision.structural is None:
+            decision = self.conductor.commit(request, (token,), "sampled", None, score)
+            score_next = None
+        else:
+            score_next = score
+        self.conductor.settle(request, decision, score_next)
+
+    def _note_pass(
+        self,
+        request: Request,
+        start: int,
+        spans: Sequence[Any],
+        kept: Tensor,
+        raw_logprobs: Tensor,
+        held: Mapping[str, Tensor],
+        took: int,
+    ) -> None:
+        fed = len(request.tokens) - start
+        data: dict[str, Any] = {"fed_start": start, "fed": fed}
+        scored = request.score(start, kept)
+        if scored:
+            data["scored"] = {str(position): value for position, value in scored.items()}
+        edits = [(begin, end, [e.label for e in active]) for begin, end, active in spans if active]
+        if edits:
+            data["edits"] = edits
+        held = self._within_budget(request, held)
+        if held:
+            data["row"] = self._next_row
+            self._next_row += fed
+        self.emit(
+            request, "forward_pass", len(request.tokens) - 1, entropy=entropy(raw_logprobs),
+            top=top(raw_logprobs), duration_ns=took, data=data, activations=held or None,
+        )  # fmt: skip
+
+    def _within_budget(self, request: Request, held: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        size = sum(value.numel() * value.element_size() for value in held.values())
+        if not size or self._budget < 0:
+            return {}
+        self._budget -= size
+        if self._budget < 0:
+            self.conductor.warn(
+                request,
+                "the activation budget is used up (tokens taken back count too): later activations are not "
+                "kept in the trace. Capture fewer hooks or pass a larger activation_budget.",
+            )
+            return {}
+        return held
+
+    # Ending ------------------------------------------------------------------------------------------------
+
+    def _end_if_done(self, request: Request) -> None:
+        """End a request whose tokens, text or work say so."""
+        if not request.alive:
+            return
+        if request.generated_count and request.tokens[-1] in self.model.tokenizer.eos_token_ids:
+            self.conductor.finish(request, "eos")
+        elif request.generated_count >= request.max_new_tokens:
+            self.conductor.finish(request, "max_tokens")
+        elif self._stopped(request):
+            self.conductor.finish(request, "stop")
+        elif request.fed >= request.max_forward_tokens:
+            self.conductor.finish(request, "budget")
+
+    def _stopped(self, request: Request) -> bool:
+        if not request.sampling.stop:
+            return False
+        # A stop string of k characters lies within the last 4k tokens: a token may be a single byte.
+        reach = 4 * max(map(len, request.sampling.stop)) + 8
+        tail = self.model.tokenizer.decode(request.generated[-reach:])
+        return any(stop in tail for stop in request.sampling.stop)
+
+
+def entropy(logprobs: Tensor) -> float:
+    """Shannon entropy of a distribution given by log-probabilities, in nats."""
+    return float(torch.special.entr(logprobs.exp()).sum())
+
+
+def top(logprobs: Tensor) -> tuple[tuple[int, float], ...]:
+    """The likeliest tokens that are possible at all."""
+    values, tokens = logprobs.topk(min(TOP_K, len(logprobs)))
+    pairs = zip(tokens.tolist(), values.tolist(), strict=True)
+    return tuple((token, value) for token, value in pairs if value > -torch.inf)
+
+
+def _removed_mass(raw_logprobs: Tensor, logits: Tensor) -> float:
+    """Probability under the model that a mask (``-inf``) took away."""
+    return float(raw_logprobs[logits == -torch.inf].exp().sum())

@@ -1,0 +1,93 @@
+"""How a token is drawn from logits."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["SamplingParams", "draw", "generator", "warp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are drawn. ``temperature=0`` takes the likeliest; the filters are off by default.
+
+    ``top_k`` keeps the k likeliest (0: all); ``top_p`` the smallest set with that mass (Holtzman et al.
+    2020); ``min_p`` those with at least that share of the likeliest's probability. They apply in this
+    order, after the temperature. ``stop`` are strings that end the output once they appear in it (they
+    stay in it). ``seed`` is used when ``generate`` gets none.
+
+    :raises ValueError: a value outside its range.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        object.__setattr__(self, "stop", stop)
+        checks = {
+            "temperature": (self.temperature, self.temperature >= 0 and math.isfinite(self.temperature), ">= 0"),
+            "top_k": (self.top_k, self.top_k >= 0, ">= 0 (0 keeps all)"),
+            "top_p": (self.top_p, 0 < self.top_p <= 1, "in (0, 1]"),
+            "min_p": (self.min_p, 0 <= self.min_p < 1, "in [0, 1)"),
+            "stop": (stop, all(isinstance(s, str) and s for s in stop), "non-empty strings"),
+        }
+        for name, (value, good, wanted) in checks.items():
+            if not good:
+                raise ValueError(f"SamplingParams.{name} must be {wanted}, got {value!r}")
+
+
+def generator(seed: int, index: int) -> torch.Generator:
+    """The random stream of request ``index`` of a run: a function of (seed, index) and nothing else."""
+    digest = hashlib.blake2b(f"{seed}:{index}".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
+def warp(logits: Tensor, params: SamplingParams, token_temp: float | None = None) -> Tensor:
+    """Log-probabilities ``[vocab]`` of the distribution that a token is drawn from.
+
+    At temperature 0 all mass is on the argmax (the first of equals).
+    """
+    temperature = params.temperature if token_temp is None else token_temp
+    if temperature == 0:
+        point = torch.full_like(logits, -math.inf)
+        point[logits.argmax()] = 0.0
+        return point
+    if temperature != 1:
+        # Subtract the maximum first: dividing by a tiny temperature must not overflow.
+        logits = (logits - logits.max()) / temperature
+    logprobs = torch.log_softmax(logits, dim=-1)
+    if params.top_k and params.top_k < len(logprobs):
+        kth = logprobs.topk(params.top_k).values[-1]
+        logprobs = torch.log_softmax(logprobs.masked_fill(logprobs < kth, -math.inf), dim=-1)
+    if params.top_p < 1:
+        ordered, order = logprobs.sort(descending=True)
+        before = ordered.exp().cumsum(-1) - ordered.exp()
+        dropped = order[before >= params.top_p]
+        logprobs = torch.log_softmax(logprobs.index_fill(-1, dropped, -math.inf), dim=-1)
+    if params.min_p > 0:
+        floor = logprobs.max() + math.log(params.min_p)
+        logprobs = torch.log_softmax(logprobs.masked_fill(logprobs < floor, -math.inf), dim=-1)
+    return logprobs
+
+
+def draw(logprobs: Tensor, stream: torch.Generator) -> int:
+    """Draw a token by inverting the cumulative distribution at one uniform number.
+
+    One number per token whatever the vocabulary, so a stream's state says how many tokens were drawn.
+    """
+    uniform = torch.rand((), generator=stream, dtype=torch.float64)
+    cumulative = logprobs.double().exp().cumsum(-1).cpu()
+    token = int(torch.searchsorted(cumulative, uniform * cumulative[-1], right=True))
+    if token >= len(cumulative):  # the product may round up to the total
+        token = int((logprobs > -math.inf).nonzero()[-1])
+    return token

@@ -1,0 +1,109 @@
+"""Every error the workbench raises on purpose, as one tree.
+
+::
+
+    WorkbenchError
+    ├── ModelError                  a model can't be found, fetched, read or run
+    │   ├── UnknownModelError       the name is neither known, nor a path, nor reachable
+    │   ├── ModelFileError          a file is truncated, corrupt or of another format
+    │   ├── FetchError              a download failed or did not match its sha256
+    │   ├── UnsupportedModelError   a real model, but not one this backend can run
+    │   └── UnknownHookError        no hook of that name (also a KeyError)
+    ├── PromptError                 a prompt is empty, too long or not tokenisable (also a ValueError)
+    ├── InvalidActionError          a mod answered with something the event does not allow
+    │                               (also a ValueError)
+    ├── ModError                    a mod raised; carries mod, event, step and the trace so far
+    ├── TraceError                  a trace can't be written, read or replayed
+    ├── ReportError                 a report can't be made from what it was given
+    └── BudgetError                 a stated limit (memory, work) would be exceeded
+
+A message says what was given, what is allowed and what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+__all__ = [
+    "BudgetError",
+    "FetchError",
+    "InvalidActionError",
+    "ModError",
+    "ModelError",
+    "ModelFileError",
+    "PromptError",
+    "ReportError",
+    "TraceError",
+    "UnknownHookError",
+    "UnknownModelError",
+    "UnsupportedModelError",
+    "WorkbenchError",
+    "did_you_mean",
+]
+
+
+class WorkbenchError(Exception):
+    """Root of the tree: catch this to catch everything the workbench raises on purpose."""
+
+
+class ModelError(WorkbenchError):
+    """A model can't be found, fetched, read or run."""
+
+
+class UnknownModelError(ModelError):
+    """The name is neither a known model, nor a local path, nor a reachable hub name."""
+
+
+class ModelFileError(ModelError):
+    """A model file is truncated, corrupt or of another format than its name says."""
+
+
+class FetchError(ModelError):
+    """A download failed or its sha256 is not the pinned one."""
+
+
+class UnsupportedModelError(ModelError):
+    """The model is real, but the chosen backend can't run it."""
+
+
+class UnknownHookError(ModelError, KeyError):
+    """No hook of that name in this model."""
+
+    def __str__(self) -> str:  # KeyError would show the repr of the message
+        return str(self.args[0]) if self.args else ""
+
+
+class PromptError(WorkbenchError, ValueError):
+    """A prompt is empty, longer than the model's context, or can't be tokenised."""
+
+
+class InvalidActionError(WorkbenchError, ValueError):
+    """A mod answered an event with something that event does not allow."""
+
+
+class ModError(WorkbenchError):
+    """A mod raised. The original exception is ``__cause__``; ``trace`` holds the run so far."""
+
+    trace: Any = None
+
+
+class TraceError(WorkbenchError):
+    """A trace can't be written, read or replayed."""
+
+
+class ReportError(WorkbenchError):
+    """A report can't be made from what it was given."""
+
+
+class BudgetError(WorkbenchError):
+    """A stated limit (memory or work) would be exceeded."""
+
+
+def did_you_mean(word: str, choices: Iterable[str], *, limit: int = 3) -> str:
+    """Return ``" Did you mean 'x' or 'y'?"`` for near misses of ``word``, else an empty string."""
+    near = get_close_matches(word, list(choices), n=limit, cutoff=0.6)
+    if not near:
+        return ""
+    return " Did you mean " + " or ".join(repr(name) for name in near) + "?"

@@ -1,0 +1,126 @@
+"""A key-value store with one length per row: rewinding is a subtraction, an aborted pass leaves no mark.
+
+A row's token at position ``p`` lives in column ``p`` of that row. A pass writes behind each row's length
+and only ``PassView.commit`` moves the lengths, so a pass that raised or was interrupted never happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["KVRows", "PassView"]
+
+FIRST_CAPACITY = 256
+"""Columns allocated at first; doubled when they run out, so that growth costs O(1) a token."""
+
+
+class KVRows:
+    """Keys and values of ``batch`` rows over ``n_layers`` layers, ``[batch, capacity, head, d_head]`` each.
+
+    With ``enabled=False`` it remembers nothing: its lengths stay 0 and every pass must feed whole rows.
+    That is the fallback for a model whose own caching is found to be wrong at load.
+    """
+
+    def __init__(self, n_layers: int, batch: int, n_ctx: int, *, enabled: bool = True) -> None:
+        if batch < 1:
+            raise ValueError(f"a cache needs at least one row, got batch={batch}")
+        self.n_ctx = n_ctx
+        self.enabled = enabled
+        self._lengths = [0] * batch
+        self._capacity = min(FIRST_CAPACITY, n_ctx)
+        self._keys: list[Tensor | None] = [None] * n_layers
+        self._values: list[Tensor | None] = [None] * n_layers
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(self._lengths)
+
+    def rewind(self, row: int, n: int) -> None:
+        if not 0 <= n <= self._lengths[row]:
+            raise ValueError(f"can't rewind row {row} by {n}: it holds {self._lengths[row]} positions")
+        self._lengths[row] -= n
+
+    def begin(self, rows: Sequence[int], n_new: int) -> PassView:
+        """Open a pass in which each of ``rows`` appends ``n_new`` positions."""
+        self._reserve(max(self._lengths[row] for row in rows) + n_new)
+        return PassView(self, tuple(rows), n_new)
+
+    def _reserve(self, needed: int) -> None:
+        if needed <= self._capacity:
+            return
+        self._capacity = min(self.n_ctx, max(needed, 2 * self._capacity))
+        for store in (self._keys, self._values):
+            for layer, old in enumerate(store):
+                if old is not None:
+                    grown = old.new_zeros(old.shape[0], self._capacity, *old.shape[2:])
+                    grown[:, : old.shape[1]] = old
+                    store[layer] = grown
+
+    def _layer(self, store: list[Tensor | None], layer: int, like: Tensor) -> Tensor:
+        held = store[layer]
+        if held is None:
+            # Zeros, not empty: columns behind a row's length are masked, but 0 * NaN would still leak.
+            held = like.new_zeros(len(self._lengths), self._capacity, *like.shape[2:])
+            store[layer] = held
+        return held
+
+
+class PassView:
+    """One pass over some rows that all append the same number of positions.
+
+    Rows of equal length are served as views of the store. Ragged rows are served left-padded, so that
+    the last column is everybody's newest token and column differences are position differences, which
+    keeps sliding windows right; ``mask`` then says which columns are real.
+    """
+
+    def __init__(self, store: KVRows, rows: tuple[int, ...], n_new: int) -> None:
+        self._store = store
+        self.rows = rows
+        self.n_new = n_new
+        self.past = tuple(store.lengths[row] for row in rows)
+        self.width = max(self.past)
+        self._uniform = min(self.past) == self.width
+        self._contiguous = rows == tuple(range(rows[0], rows[0] + len(rows)))
+
+    def positions(self, device: torch.device) -> Tensor:
+        """Position of every fed token, ``[rows, n_new]``."""
+        starts = torch.tensor(self.past, device=device)
+        return starts[:, None] + torch.arange(self.n_new, device=device)[None]
+
+    def mask(self, device: torch.device) -> Tensor | None:
+        """``[rows, width + n_new]`` with 1 where a column is real, or None when all are."""
+        if self._uniform:
+            return None
+        columns = torch.arange(self.width + self.n_new, device=device)
+        first = torch.tensor([self.width - past for past in self.past], device=device)
+        return (columns[None] >= first[:, None]).long()
+
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Store ``[rows, n_new, head, d_head]`` and return everything, ``[rows, width + n_new, head, d_head]``."""
+        store = self._store
+        return (
+            self._append(store._layer(store._keys, layer, keys), keys),
+            self._append(store._layer(store._values, layer, values), values),
+        )
+
+    def _append(self, held: Tensor, new: Tensor) -> Tensor:
+        for index, (row, past) in enumerate(zip(self.rows, self.past, strict=True)):
+            held[row, past : past + self.n_new] = new[index]
+        end = self.width + self.n_new
+        if self._uniform and self._contiguous:
+            return held[self.rows[0] : self.rows[-1] + 1, :end]
+        if self._uniform:
+            return held[list(self.rows), :end]
+        padded = new.new_zeros(len(self.rows), end, *new.shape[2:])
+        for index, (row, past) in enumerate(zip(self.rows, self.past, strict=True)):
+            padded[index, self.width - past :] = held[row, : past + self.n_new]
+        return padded
+
+    def commit(self) -> None:
+        """Count the fed positions as held. Called once, after the whole pass succeeded."""
+        if self._store.enabled:
+            for row in self.rows:
+                self._store._lengths[row] += self.n_new

@@ -1,0 +1,139 @@
+"""From a name to a model that is ready to run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import ModelError, ModelFileError, UnsupportedModelError, did_you_mean
+from .checkpoints import path as checkpoint_path
+from .tiny import TINY_FAMILIES, tiny_checkpoint
+from .tokenizer import Tokenizer
+from .wrapped import WrappedModel
+
+__all__ = ["BACKENDS", "load"]
+
+BACKENDS = ("bridge", "hooked")
+TRANSFORMERS_RANGE = ((5, 20), (5, 24))
+
+
+def load(
+    name: str | Path = "smollm2-135m-instruct",
+    *,
+    backend: str = "bridge",
+    device: str | torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+    accept_terms: bool = False,
+    progress: bool = True,
+) -> WrappedModel:
+    """Load a model: a known name, a local Hugging Face directory, a ``.gguf`` file or a hub name.
+
+    ``backend`` is ``bridge`` (TransformerBridge; most architectures) or ``hooked`` (HookedTransformer;
+    Llama-, Gemma-3-, GPT-2- and NeoX-shaped). Hook names and results are the same. ``tiny-llama``,
+    ``tiny-gemma3``, ``tiny-gpt2`` and ``tiny-gpt_neox`` are random models that need no download.
+    The KV cache is checked against an uncached pass before the model is handed out.
+
+    :raises UnknownModelError: nothing of that name here, and no network to look further.
+    :raises ModelFileError: the files are damaged, or the tokenizer belongs to another model.
+    :raises UnsupportedModelError: the backend can't run this architecture.
+    """
+    if backend not in BACKENDS:
+        raise UnsupportedModelError(
+            f"no backend {backend!r}; choose from {', '.join(BACKENDS)}.{did_you_mean(backend, BACKENDS)}"
+        )
+    _check_versions()
+    where = torch.device("cuda" if torch.cuda.is_available() else "cpu") if device is None else torch.device(device)
+    hf_model, tokenizer, source = _checkpoint(str(name), dtype, accept_terms, progress)
+    hf_model.to(where)
+    model = _wrap(backend, hf_model, tokenizer, str(name))
+    model.source = {**source, "backend": backend, "dtype": str(dtype).removeprefix("torch.")}
+    model.check_cache()
+    return model
+
+
+def _wrap(backend: str, hf_model: Any, tokenizer: Tokenizer, name: str) -> WrappedModel:
+    if backend == "hooked":
+        from .hooked import HookedTransformerModel
+
+        return HookedTransformerModel(hf_model, tokenizer, name)
+    from .bridge import BridgeModel
+
+    return BridgeModel(hf_model, tokenizer, name)
+
+
+def _checkpoint(
+    name: str, dtype: torch.dtype, accept_terms: bool, progress: bool
+) -> tuple[Any, Tokenizer, dict[str, Any]]:
+    family = name.removeprefix("tiny-")
+    if name.startswith("tiny-") and not Path(name).exists():
+        hf_model, tokenizer = tiny_checkpoint(family)
+        return hf_model.to(dtype), tokenizer, {"name": name, "made_of": "random weights, seed 0"}
+    directory = checkpoint_path(name, accept_terms=accept_terms, progress=progress)
+    hf_model, tokenizer = read_checkpoint(directory, dtype)
+    manifest = directory / "workbench.json"
+    made_of = json.loads(manifest.read_text()) if manifest.is_file() else {}
+    return hf_model, tokenizer, {"name": name, "made_of": made_of.get("source", "a local directory")}
+
+
+def read_checkpoint(directory: Path, dtype: torch.dtype) -> tuple[Any, Tokenizer]:
+    """A Hugging Face model and tokenizer from a local directory; nothing is asked of a hub.
+
+    :raises ModelFileError: weights are missing or do not fit, or the tokenizer is another model's.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging as hf_logging
+
+    bars = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            directory,
+            dtype=dtype,
+            attn_implementation="eager",
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+        hf_tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise ModelFileError(f"{directory} can't be read as a Hugging Face model: {error}") from error
+    finally:
+        if bars:
+            hf_logging.enable_progress_bar()
+    if report["missing_keys"]:
+        raise ModelFileError(
+            f"{directory} lacks weights {sorted(report['missing_keys'])[:3]}…: they would be random. "
+            "Fetch the checkpoint again."
+        )
+    tokenizer = Tokenizer(hf_tokenizer, eos_token_ids=_eos(model))
+    if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
+        raise ModelFileError(
+            f"the tokenizer in {directory} has {len(tokenizer)} tokens but the model only "
+            f"{model.get_input_embeddings().weight.shape[0]}: it belongs to another model"
+        )
+    return model.eval(), tokenizer
+
+
+def _eos(model: Any) -> list[int]:
+    """End tokens in the generation config's order; it may hold one id, a list, or nothing."""
+    ids = model.generation_config.eos_token_id
+    if ids is None:
+        return []
+    return [int(i) for i in ids] if isinstance(ids, list) else [int(ids)]
+
+
+def _check_versions() -> None:
+    import transformers
+
+    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    low, high = TRANSFORMERS_RANGE
+    if not low <= version < high:
+        raise ModelError(
+            f"transformers {transformers.__version__} is outside the tested range >=5.20,<5.24 (5.24 renamed "
+            "the attention cache argument, which silently breaks cached generation): "
+            "pip install 'transformers>=5.20,<5.24'"
+        )

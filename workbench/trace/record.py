@@ -1,0 +1,59 @@
+"""One line of a trace: an event of a run, or an action that a mod answered with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+__all__ = ["ACTION", "EVENTS", "WARNING", "Record", "Sink"]
+
+EVENTS = ("prefilled", "forward_pass", "sampled", "added", "removed", "finished")
+ACTION = "action"
+WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What happened at one moment of one request.
+
+    ``kind`` is an event name, ``action`` or ``warning``. Probabilities are natural logarithms; entropy is
+    in nats. ``data`` holds what only some kinds have, JSON-able:
+
+    - ``prefilled``: ``max_new_tokens``;
+    - ``forward_pass``: ``fed_start`` and ``fed`` (the span of positions this pass computed), ``scored``
+      (position -> raw log-probability of forced tokens, now known), ``edits`` (spans and edit names),
+      ``row`` (number of the first activation row of this pass, if anything was captured);
+    - ``sampled``: ``removed_mass`` (probability that masks took from the model's own distribution);
+    - ``finished``: ``reason``, and ``tool_calls`` or ``error``;
+    - actions: their own arguments, and ``note`` where something needs saying.
+    """
+
+    run_id: str
+    request_id: str
+    seq: int
+    step: int
+    position: int
+    kind: str
+    mod: str | None = None
+    action: str | None = None
+    tokens: tuple[int, ...] = ()
+    text: str = ""
+    origin: str | None = None
+    logprob: float | None = None
+    raw_logprob: float | None = None
+    entropy: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    """Likeliest next tokens with their log-probabilities, best first."""
+    status: str | None = None
+    """Of actions: ``applied``, ``shadowed`` (an earlier structural action won) or ``refused``."""
+    duration_ns: int = 0
+    data: Mapping[str, Any] = field(default_factory=dict)
+    activations: Mapping[str, Tensor] | None = field(default=None, compare=False, repr=False)
+    """Captured hooks of a forward pass, ``[fed, ...]`` each; saved beside the records."""
+
+
+Sink = Callable[[Record], None]
+"""What receives a run: a :class:`Trace` (in memory), a :class:`TraceWriter` (on disk), or a function."""
