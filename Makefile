@@ -61,7 +61,7 @@ test: system $(if $(wildcard tests/browser),browser) venv model contract-tl4 che
 check: format-check lint types pytest
 
 format: venv
-	$(PY) -m ruff check --fix --quiet .
+	$(PY) -m ruff check --fix-only --quiet .
 	$(PY) -m ruff format .
 
 format-check: venv

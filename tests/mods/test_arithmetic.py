@@ -6,13 +6,12 @@ from contextlib import suppress
 from fractions import Fraction
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from arithmetic_cases import HOSTILE, integers, laws, trees
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.errors import WorkbenchError
-from workbench.mods.arithmetic import ArithmeticRefused, Equation, evaluate, find_equation, format_number
-
-laws = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+from workbench.mods.arithmetic import ArithmeticRefused, evaluate, format_number
 
 
 @pytest.mark.parametrize(
@@ -37,6 +36,7 @@ laws = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCh
         ("1e3 + .5", 1000.5),
         ("1,234,567.5 * 2", 2469135),
         ("17 × 23 − 10 ÷ 4 · 2", 386),
+        ("17 x 23 X (2)", 782),
         ("17 \\times 23 \\div 2 \\cdot 2", 391),
         ("\\left(3 + 4\\right)\\, \\cdot 2", 14),
         ("sqrt(16) + abs(-2)", 6),
@@ -84,6 +84,8 @@ def test_arithmetic_as_people_write_it_is_worked_out(expression: str, value: flo
         ("max(1,234)", "one number or several"),
         ("1_000", "'1_000' is not a decimal number"),
         ("0x10", "'0x10' is not a decimal number"),
+        ("17x23", "'17x23' is not a decimal number"),
+        ("x 3", "'x' is neither"),
         ("2j", "'2j' is not a decimal number"),
         ("007", "leading zero"),
         ("20% * 5", "percentages are not supported.*write 0.2 for 20%"),
@@ -118,35 +120,12 @@ def test_a_refusal_says_what_why_and_what_is_allowed(expression: str, why: str) 
     assert issubclass(ArithmeticRefused, ValueError)
 
 
-HOSTILE = [
-    *["9**9**9", "9^9^9", "9**3999999", "(9**9999)**9999", "9**-9**9", "2**(2**(2**(2**(2**2))))"],
-    *["10**1000000", "(1/3)**999999", "1.5**1000000", "0.5**1000000", "99999**99999", "-9**99999"],
-    *["2**1e6", "2**1e300", "1e300*10", "1e309", "1e308*10", "1e400", "1e-400", "1e999999999"],
-    *["1e-999999999", "-1e309", "1" + "0" * 299 + "*10", "9" * 299 + "*9", "9" * 301],
-    *["0." + "0" * 400 + "1", "1e300", "1e299*1e299", "1e-299*1e-299", "1e+00000000001", "(-8)**0.5"],
-    *["(-1)**(1/2)", "(-2)**0.1", "sqrt(-1)", "sqrt(-1e-9)", "1/0", "1//0", "1%0", "0**-1", "1/(1-1)"],
-    *['__import__("os")', "__import__('os').system('id')", "().__class__.__bases__", "().__class__"],
-    *["exec('1')", "eval('1')", "open('/etc/passwd')", "lambda: 1", "[1 for x in y]", "[1] * 9", "'a' * 9"],
-    *["b'a'", "f'{1}'", "x := 1", "(x := 1)", "1 if 1 else 2", "1 and 2", "not 1", "1 < 2", "1 == 1", "~1"],
-    *["1 << 9999", "1 | 2", "1 & 2", "1 @ 2", "True", "None", "...", "inf", "nan", "math.inf", "pi"],
-    *["1 .real", "1..real", "(1).real", "factorial(10**6)", "factorial(5)", "pow(9, 9)", "sum([1])"],
-    *["range(9)", "sqrt.__self__", "sqrt(x=1)", "sqrt", "min()", "round(1, 10**9)"],
-    *["max(" + "1, " * 120 + "1)", "sqrt(*[1])", "abs(**{})", "min(1;2)", "(" * 5000],
-    *["(" * 5000 + ")" * 5000, "(" * 149 + "1" + ")" * 149, "-" * 50000 + "1", "-" * 299 + "1"],
-    *["1+" * 100000 + "1", "~" * 200 + "1", "2" + "**2" * 90, "1e" * 100, "1," * 100, "." * 300],
-    *["1" * 10**6, "\x00", "1\x00+1", "1 + \ud800", "\udfff", "１ + １", "٣+٤", "²", "2²", "½ + 1", "1 +\n1"],
-    *["1;1", "1#1", "1\\\n+1", "%" * 200, "1%%1", "* 3", "+", "_", "0b1", "0o7", "1l", "08", "1 000"],
-    *["1.2.3", "1..2", "🙂" * 100, "5€ + 1"],
-]  # fmt: skip
-
-
 def test_hostile_text_is_refused_and_quickly() -> None:
     assert len(HOSTILE) >= 100
     begun = time.perf_counter()
     for expression in HOSTILE:
         with pytest.raises(ArithmeticRefused, match="Allowed:"):
             evaluate(expression)
-        assert find_equation(expression + " =") is None or len(expression) > 300 or "\n" in expression
     assert time.perf_counter() - begun < 1
 
 
@@ -166,34 +145,6 @@ def test_the_dearest_expressions_allowed_still_cost_little(expression: str) -> N
     begun = time.perf_counter()
     assert math.isfinite(evaluate(expression))
     assert time.perf_counter() - begun < 1  # generous: 3 ms is usual
-
-
-integers = st.integers(-(10**6), 10**6)
-
-
-def _join(parts: tuple[tuple[str, Fraction], str, tuple[str, Fraction]]) -> tuple[str, Fraction]:
-    (left, a), operator, (right, b) = parts
-    return f"({left} {operator} {right})", _apply(operator, a, b)
-
-
-def _branches(inner: st.SearchStrategy[tuple[str, Fraction]]) -> st.SearchStrategy[tuple[str, Fraction]]:
-    parts = st.tuples(inner, st.sampled_from("+-*/"), inner)
-    return parts.filter(lambda part: part[1] != "/" or part[2][1] != 0).map(_join)
-
-
-leaves = integers.map(lambda n: (str(n) if n >= 0 else f"({n})", Fraction(n)))
-trees = st.recursive(leaves, _branches, max_leaves=12)
-
-
-def _apply(operator: str, left: Fraction, right: Fraction) -> Fraction:
-    match operator:
-        case "+":
-            return left + right
-        case "-":
-            return left - right
-        case "*":
-            return left * right
-    return left / right
 
 
 @laws
@@ -216,17 +167,10 @@ def test_whole_division_and_remainder_are_pythons(a: int, b: int, operator: str)
 
 
 @laws
-@given(
-    text=st.text(max_size=320) | st.text(alphabet="0123456789+-*/%^()., esqrtmax=\\×−\ud800\n", max_size=320)
-)
+@given(text=st.text(max_size=320) | st.text(alphabet="0123456789+-*/%^()., esqrtmax=\\×−\ud800\n", max_size=320))
 def test_no_text_does_anything_but_answer_or_be_refused(text: str) -> None:
     with suppress(ArithmeticRefused):
         assert math.isfinite(evaluate(text))
-    for candidate in (text, text + " ="):
-        found = find_equation(candidate)
-        if found is not None:
-            assert candidate[found.start : found.end] == found.expression
-            assert found.result_text == format_number(evaluate(found.expression))
 
 
 @pytest.mark.parametrize(
@@ -290,101 +234,3 @@ def test_a_float_survives_being_written_to_ten_digits(value: float) -> None:
     assert "e+" not in written
     assert not written.endswith(".")
     assert "e" in written or format_number(evaluate(written)) == written
-
-
-@pytest.mark.parametrize(
-    ("text", "expression", "answer"),
-    [
-        ("(5 - 1) * 234.22 =", "(5 - 1) * 234.22", "936.88"),
-        ("What is 17 * 23? 17 * 23 =", "17 * 23", "391"),
-        ("so 3+4*(2-1) = ", "3+4*(2-1)", "7"),
-        ("17 \\times 23 =", "17 \\times 23", "391"),
-        ("$$17 \\cdot 23 =", "17 \\cdot 23", "391"),
-        ("\\[ 10 \\div 4 =", "10 \\div 4", "2.5"),
-        ("3 × 4 − 2 ÷ 1 =  ", "3 × 4 − 2 ÷ 1", "10"),
-        ("Answer 2: 3 + 4 =", "3 + 4", "7"),
-        ("2 + 3 = 5 + 1 =", "5 + 1", "6"),
-        ("2 + 3 == 5 + 1 =", "5 + 1", "6"),
-        ("x=3+4=", "3+4", "7"),
-        ("y = - 3 + 4 =", "- 3 + 4", "1"),
-        ("that is -3 + 4 =", "-3 + 4", "1"),
-        ("That's 3 * 4 =", "3 * 4", "12"),
-        ("The sum of 3 + 4 =", "3 + 4", "7"),
-        ("in total (3 + 4 =", "3 + 4", "7"),
-        ("f(3, 4 + 5 =", "4 + 5", "9"),
-        ("1. 3 + 4 =", "3 + 4", "7"),
-        ("Both: a) 1, 2) 3 + 4 =", "3 + 4", "7"),
-        ("- 3 + 4 =", "3 + 4", "7"),
-        ("  * 3 + 4 =", "3 + 4", "7"),
-        ("Answer: **3 + 4 =", "3 + 4", "7"),
-        ("# 3 + 4 =", "3 + 4", "7"),
-        ("one\n3 + 4 =", "3 + 4", "7"),
-        ("costs £3 + 4 =", "3 + 4", "7"),
-        ("1,234 + 4 =", "1,234 + 4", "1238"),
-        ("sqrt(16) + 2 =", "sqrt(16) + 2", "6"),
-        ("1/3 =", "1/3", "0.3333333333"),
-        ("計算 3+4 =", "3+4", "7"),
-        ("word " * 1000 + "3 + 4 =", "3 + 4", "7"),
-    ],
-)
-def test_a_sum_whose_answer_is_due_is_found(text: str, expression: str, answer: str) -> None:
-    begin = text.rindex(expression)
-    wanted = Equation(expression=expression, start=begin, end=begin + len(expression), result_text=answer)
-    assert find_equation(text) == wanted
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *["", "=", " = ", "3 + 4", "3 + 4 = 7", "3 + 4 =\n", "3 + 4 ==", "3 + 4 !=", "3 + 4 <="],
-        *["3 + 4 >=", "3 + 4 = =", "x = 5 =", "= 5 =", "page 5 =", "(5) =", "-5 =", "sqrt(16) =", "3 + ="],
-        *["3 + 4 * =", ") + 3 =", "x1 + 2 =", "x + 2 =", "x² + 2 + 1 =", "a*3 + 4 =", "a - 3 + 4 ="],
-        *["a-3 + 4 =", "x -3 + 4 =", "x_3 + 4 =", "3a + 2 =", "2\\pi * 3 + 4 =", "\\frac{3}{4} + 2 + 1 ="],
-        *["|x| + 3 + 4 =", "(a + 3) + 4 * 2 =", "x 3 + 4 =", "sin(16) + 2 =", "sin 16 + 2 ="],
-        *["\\sqrt(16) + 2 =", "√9 + 4 =", "√(9) + 4 =", "5! + 3 * 2 =", "5! - 3 + 4 =", "3² + 4 * 2 ="],
-        *["20% + 5 * 2 =", "50% * 20 + 1 =", "20% of 30 + 4 =", "half of 3 + 4 =", "5 times 3 + 4 ="],
-        *["3 x 4 + 2 =", "3 (4 + 1) =", "5 * (2) 3 + 4 =", "1 234 + 4 =", "1'234 + 4 =", "3,4 + 5 ="],
-        *["1.5.2 + 3 =", "2024-01-15 =", "2024-11-15 =", "15/11/2024 =", "12:30 + 5 =", "1/0 + 1 ="],
-        *["twice 3 + 4 =", "5 choose 2 + 1 ="],
-        *["9**9**9 =", "1_0 + 2 =", "$5 + $3 =", "x + .5.5 + 1 =", "3 +\n4 =\n", "٣ + 4 * 2 ="],
-        *["1 + " * 100 + "1 =", "3 + 4 =" + " " * 400],
-    ],
-)  # fmt: skip
-def test_nothing_is_found_where_the_answer_is_not_due_or_in_doubt(text: str) -> None:
-    assert find_equation(text) is None
-
-
-def test_the_search_begins_at_start_and_not_inside_a_number() -> None:
-    text = "1 + 1 = 2 + 3 ="
-    assert find_equation(text, start=8) == Equation(expression="2 + 3", start=8, end=13, result_text="5")
-    assert find_equation(text, start=9) is None
-    assert find_equation("12 + 3 =", start=1) is None
-    assert find_equation(text, start=-5) == find_equation(text)
-    assert find_equation(text, start=99) is None
-
-
-def test_the_cost_of_a_search_does_not_grow_with_the_text() -> None:
-    for filler in (
-        "1" * 10**6,
-        "(" * 10**6,
-        " " * 10**6,
-        "1+" * 10**6,
-        "\\" * 10**6,
-        "1," * 10**6,
-        "x " * 10**6,
-    ):
-        begun = time.perf_counter()
-        find_equation(filler + "3 + 4 =")
-        assert time.perf_counter() - begun < 0.5
-
-
-@laws
-@given(
-    tree=trees.filter(lambda tree: len(tree[0]) <= 250 and " " in tree[0]),
-    prose=st.sampled_from(["", "So ", "It is: "]),
-)
-def test_any_sum_is_found_whole_behind_prose(tree: tuple[str, Fraction], prose: str) -> None:
-    found = find_equation(f"{prose}{tree[0]} = ")
-    assert found is not None
-    assert found.expression == tree[0]
-    assert found.result_text == format_number(evaluate(tree[0]))

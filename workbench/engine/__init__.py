@@ -1,7 +1,17 @@
 """Logits come in, events go out to mods, and what the mods answer is carried out exactly."""
 
 from .actions import Action, ActionBuilder
-from .events import Added, Event, Finished, ForwardPass, Prefilled, Removed, RequestView, Sampled, tool_call_pairs
+from .events import (
+    Added,
+    Event,
+    Finished,
+    ForwardPass,
+    Prefilled,
+    Removed,
+    RequestView,
+    Sampled,
+    tool_call_pairs,
+)
 from .mod import Answer, FunctionMod, Handler, Mod, mod
 from .replay import Replay, replay
 from .result import Result

@@ -149,6 +149,29 @@ NAMES: Mapping[type[Action], str] = {
 """The builder method of each action, used in traces and messages."""
 
 
+def told(action: Action) -> tuple[tuple[int, ...], Mapping[str, Any]]:
+    """Tokens and arguments of an action, as the trace keeps them."""
+    match action:
+        case ForceTokens(tokens=tokens) | ForceOutput(tokens=tokens):
+            return tokens, {}
+        case Backtrack(n=n, tokens=tokens):
+            return tokens, {"n": n}
+        case AdjustPrefill(tokens=tokens, max_steps=max_steps):
+            return tokens, {} if max_steps is None else {"max_steps": max_steps}
+        case AdjustLogits(token_temp=temperature):
+            return (), {} if temperature is None else {"token_temp": temperature}
+        case Steer(hook=hook, vector=vector, scale=scale):
+            return (), {"hook": hook, "scale": float(scale), "norm": float(vector.norm())}
+        case EditActivation(hook=hook):
+            return (), {"hook": hook}
+        case ToolCalls(payload=payload):
+            return (), {"payload": payload}
+        case EmitError(message=message):
+            return (), {"message": message}
+        case _:
+            return (), {}
+
+
 def allowed_names(event: Event) -> list[str]:
     """Builder methods that may answer this event."""
     return ["noop", *(NAMES[kind] for kind, events in ALLOWED.items() if isinstance(event, events))]
@@ -208,7 +231,7 @@ class ActionBuilder:
         return ClearEdits()
 
 
-def _ids(tokens: Sequence[int]) -> tuple[int, ...]:
+def _ids(tokens: Any) -> tuple[int, ...]:
     """Token ids as plain integers; other things are kept as given and refused with a message later."""
     if isinstance(tokens, torch.Tensor):
         tokens = tokens.flatten().tolist()

@@ -25,35 +25,38 @@ def continued(
         raise PromptError("there are no tool results to go on with")
     if isinstance(tool_results, str):
         return _checked(so_far + model.tokenizer.encode(tool_results), result.conversation, model)
-    if all(isinstance(item, int) for item in tool_results):
-        return _checked(so_far + [int(item) for item in tool_results], result.conversation, model)  # type: ignore[call-overload]
+    ids = [item for item in tool_results if isinstance(item, int)]
+    if len(ids) == len(tool_results):
+        return _checked(so_far + ids, result.conversation, model)
     if not result.conversation:
         raise PromptError("the run was not a chat: give the tool results as text or token ids")
     reply: dict[str, Any] = {"role": "assistant", "content": result.text}
     if result.tool_calls is not None:
         reply["tool_calls"] = result.tool_calls
-    messages = (*result.conversation, reply, *(dict(item) for item in tool_results))  # type: ignore[call-overload]
+    replies = [dict(item) for item in tool_results if isinstance(item, Mapping)]
+    messages = (*result.conversation, reply, *replies)
     return _checked(so_far + _rest(result, messages, model), messages, model)
 
 
 def _rest(result: Result, messages: Sequence[Mapping[str, Any]], model: HookedModel) -> list[int]:
     """What the template puts behind the generated text: the end of that turn, the tool's, the next opening.
 
-    The generated text itself is never tokenised again.
+    The generated text itself is never tokenised again; some templates strip it, so both forms are looked for.
     """
     tokenizer = model.tokenizer
     whole = tokenizer.render_chat(messages)
     begun = tokenizer.render_chat(result.conversation)
-    spoken = result.text.rstrip() if result.text.rstrip() != result.text and begun + result.text not in whole else result.text
-    if not whole.startswith(begun + spoken):
+    for spoken in (result.text, result.text.rstrip(), result.text.strip()):
+        if whole.startswith(begun + spoken):
+            rest = whole[len(begun + spoken) :]
+            break
+    else:
         raise PromptError(
             "the chat template rewrites earlier turns, so the cache can't be kept: "
             "call generate() with the whole conversation instead"
         )
-    rest = whole[len(begun + spoken) :]
     if result.tokens and result.tokens[-1] in tokenizer.eos_token_ids:
-        ending = tokenizer.decode(result.tokens[-1])
-        rest = rest.removeprefix(ending)
+        rest = rest.removeprefix(tokenizer.decode(result.tokens[-1]))
     return tokenizer.encode(rest)
 
 

@@ -53,7 +53,7 @@ def tokenised(prompt: Prompt, model: HookedModel) -> TokenisedPrompt:
         messages = tuple(item for item in prompt if isinstance(item, Mapping))
         found = TokenisedPrompt(tokens=model.tokenizer.chat(messages), conversation=messages)
     elif all(isinstance(item, int) and not isinstance(item, bool) for item in prompt):
-        found = TokenisedPrompt(tokens=[int(item) for item in prompt])  # type: ignore[call-overload]
+        found = TokenisedPrompt(tokens=[item for item in prompt if isinstance(item, int)])
     else:
         kinds = sorted({type(item).__name__ for item in prompt})
         raise PromptError(f"a prompt must be all token ids or all chat messages, got a list of {', '.join(kinds)}")

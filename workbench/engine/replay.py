@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from ..errors import TraceError
+from ..errors import InvalidActionError, ModError, TraceError
 from ..models import HookedModel
 from ..trace import Difference, Trace, first_difference
 from .mod import Mod
@@ -32,7 +33,11 @@ class Replay:
 
 
 def replay(
-    trace: Trace, model: HookedModel, mods: Sequence[Mod] | Sequence[Sequence[Mod]] = (), *, tolerance: float = 1e-4
+    trace: Trace,
+    model: HookedModel,
+    mods: Sequence[Mod] | Sequence[Sequence[Mod]] = (),
+    *,
+    tolerance: float = 1e-4,
 ) -> Replay:
     """Run every request of ``trace`` again on ``model`` and report the first difference.
 
@@ -45,7 +50,9 @@ def replay(
     if told["tokenizer"] != model.tokenizer.fingerprint() or told["n_layers"] != model.n_layers:
         raise TraceError(f"the trace was made with {told['name']}, whose tokenizer or size differs from {model.name}'s")
     wanted = [request["mods"] for request in trace.run["requests"].values()]
-    given = [own if isinstance(own, (list, tuple)) else [own] for own in mods] if _nested(mods) else [mods] * len(wanted)
+    given = (
+        [own if isinstance(own, (list, tuple)) else [own] for own in mods] if _nested(mods) else [mods] * len(wanted)
+    )
     for names, own in zip(wanted, given, strict=True):
         if [mod["name"] for mod in names] != [mod.name for mod in own]:  # type: ignore[union-attr]
             raise TraceError(
@@ -69,16 +76,17 @@ def _nested(mods: Sequence[Any]) -> bool:
 def _again(trace: Trace, model: HookedModel, mods: Sequence[Any]) -> Trace:
     requests = list(trace.run["requests"].values())
     first = requests[0]
-    known = {field.name for field in fields(SamplingParams)}
-    sampling = SamplingParams(**{k: tuple(v) if k == "stop" else v for k, v in first["sampling"].items() if k in known})
+    settings: dict[str, Any] = {**first["sampling"], "stop": tuple(first["sampling"]["stop"])}
     seeds = [request["seed"] for request in requests]
     session = Session(model, capture=first["capture"] or None, on_mod_error=trace.run["on_mod_error"])
-    session.generate(
-        [request["prompt_tokens"] for request in requests],
-        max_new_tokens=max(request["max_new_tokens"] for request in requests),
-        sampling=sampling,
-        seed=seeds[0] if [r["index"] for r in requests] == list(range(len(requests))) else seeds,
-        mods=[list(own) for own in mods],
-        max_forward_tokens=first["max_forward_tokens"],
-    )
+    # A run that failed is repeated up to its failure; its records are compared like any other's.
+    with suppress(ModError, InvalidActionError):
+        session.generate(
+            [request["prompt_tokens"] for request in requests],
+            max_new_tokens=max(request["max_new_tokens"] for request in requests),
+            sampling=SamplingParams(**settings),
+            seed=seeds[0] if [r["index"] for r in requests] == list(range(len(requests))) else seeds,
+            mods=[list(own) for own in mods],
+            max_forward_tokens=first["max_forward_tokens"],
+        )
     return session.last_results[0].trace

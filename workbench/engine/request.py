@@ -30,6 +30,7 @@ class ActiveEdit:
     mod_name: str
     changed: bool = False
     """Whether it ever changed a value; one that never did earns a warning."""
+    failed: bool = False
 
 
 @dataclass(slots=True)
@@ -157,6 +158,12 @@ class Request:
         for begin, end, edits in spans:
             self.computed.extend([edits] * (end - begin))
         self.valid = len(self.tokens)
+
+    def drop_failed_edits(self) -> list[ActiveEdit]:
+        """Forget edits whose function failed, so that the pass can be tried again without them."""
+        failed = [edit for edit in self.edits_made if edit.failed and edit in self.active]
+        self.active = tuple(edit for edit in self.active if not edit.failed)
+        return failed
 
     def score(self, start: int, logits: Tensor) -> dict[int, float]:
         """Log-probabilities of tokens not scored yet, from the logits of the last fed positions.

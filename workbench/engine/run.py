@@ -84,9 +84,7 @@ class Run:
             conversation=request.conversation,
             text=self.model.tokenizer.decode(request.tokens),
         )
-        self.emit(
-            request, "prefilled", 0, tokens=request.tokens, data={"max_new_tokens": request.max_new_tokens}
-        )
+        self.emit(request, "prefilled", 0, tokens=request.tokens, data={"max_new_tokens": request.max_new_tokens})
         decision = self.conductor.ask(request, event)
         if decision.prefill is not None:
             request.replace_prompt(decision.prefill.tokens)
@@ -99,20 +97,8 @@ class Run:
 
     def _pass(self, living: Sequence[Request]) -> None:
         starts = {request.row: request.plan(self.cache) for request in living}
-        spans = {request.row: request.edit_spans(starts[request.row]) for request in living}
-        tokens: list[list[int]] = [[] for _ in self.cache.lengths]
-        keep = [0] * len(tokens)
-        for request in living:
-            tokens[request.row] = request.tokens[starts[request.row] :]
-            keep[request.row] = request.keep_logits(starts[request.row])
         began = time.perf_counter_ns()
-        forward = self.model.forward(
-            tokens,
-            self.cache,
-            capture=tuple(dict.fromkeys(hook for request in living for hook in request.capture)),
-            edits=[e for r in living for e in edits_for(r, starts[r.row], spans[r.row])],
-            keep=keep,
-        )
+        spans, forward = self._feed(living, starts)
         took = time.perf_counter_ns() - began
         for request in living:
             request.fed_until_end(starts[request.row], spans[request.row])
@@ -120,9 +106,29 @@ class Run:
         for request in living:
             self._advance(request, starts[request.row], spans[request.row], forward, took)
 
-    def _advance(
-        self, request: Request, start: int, spans: Sequence[Any], forward: Forward, took: int
-    ) -> None:
+    def _feed(self, living: Sequence[Request], starts: Mapping[int, int]) -> tuple[dict[int, Any], Forward]:
+        """One forward pass over all that the caches lack; tried again without an edit that fails, if so asked."""
+        tokens: list[list[int]] = [[] for _ in self.cache.lengths]
+        keep = [0] * len(tokens)
+        for request in living:
+            tokens[request.row] = request.tokens[starts[request.row] :]
+            keep[request.row] = request.keep_logits(starts[request.row])
+        spans = {request.row: request.edit_spans(starts[request.row]) for request in living}
+        try:
+            forward = self.model.forward(
+                tokens,
+                self.cache,
+                capture=tuple(dict.fromkeys(hook for request in living for hook in request.capture)),
+                edits=[e for r in living for e in edits_for(r, starts[r.row], spans[r.row])],
+                keep=keep,
+            )
+        except (ModError, InvalidActionError) as error:
+            if not self.conductor.dispatch.without_failed_edits(living, error):
+                raise
+            return self._feed(living, starts)
+        return spans, forward
+
+    def _advance(self, request: Request, start: int, spans: Sequence[Any], forward: Forward, took: int) -> None:
         """One request after a pass: score, tell, draw, commit."""
         kept = forward.logits[request.row]
         raw = kept[-1]

@@ -32,10 +32,15 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        given: object = self.stop
+        stop = (given,) if isinstance(given, str) else tuple(self.stop)
         object.__setattr__(self, "stop", stop)
         checks = {
-            "temperature": (self.temperature, self.temperature >= 0 and math.isfinite(self.temperature), ">= 0"),
+            "temperature": (
+                self.temperature,
+                self.temperature >= 0 and math.isfinite(self.temperature),
+                ">= 0",
+            ),
             "top_k": (self.top_k, self.top_k >= 0, ">= 0 (0 keeps all)"),
             "top_p": (self.top_p, 0 < self.top_p <= 1, "in (0, 1]"),
             "min_p": (self.min_p, 0 <= self.min_p < 1, "in [0, 1)"),

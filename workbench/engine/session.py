@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import BudgetError, InvalidActionError, ModError, PromptError, WorkbenchError
+from ..errors import BudgetError, InvalidActionError, ModError, WorkbenchError
 from ..models import Cache, HookedModel, match_hooks
 from ..trace import Record, Sink, Trace, TraceWriter
+from .arguments import Mods, adopt, checked_mods, mods_per_prompt, seeds_for
 from .emit import Emitter
 from .interrupts import StopFlag, interrupts_set
 from .manifest import manifest
@@ -30,8 +30,6 @@ ACTIVATION_BUDGET = 4 << 30
 """Default bound on captured activations of one run, bytes."""
 ON_MOD_ERROR = ("raise", "disable")
 ON_INTERRUPT = ("raise", "return")
-
-Mods = Sequence[Mod] | Sequence[Sequence[Mod]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,7 +68,7 @@ class Session:
             if value not in choices:
                 raise ValueError(f"got {value!r}; choose from {', '.join(choices)}")
         self.model = model
-        self.mods = _checked_mods(mods)
+        self.mods = checked_mods(mods)
         self.capture = match_hooks(capture, model.hook_names)
         self.on_mod_error = on_mod_error
         self.on_interrupt = on_interrupt
@@ -127,7 +125,7 @@ class Session:
             max_new_tokens=max_new_tokens,
             sampling=sampling or SamplingParams(),
             seed=seed,
-            mods=_mods_per_prompt(self.mods if mods is None else mods, len(prompts)),
+            mods=mods_per_prompt(self.mods if mods is None else mods, len(prompts)),
             max_forward_tokens=max_forward_tokens,
             save=save,
         )
@@ -154,15 +152,13 @@ class Session:
         """
         from .conversation import continued
 
-        if result.request is None or result.cache is None:
-            raise PromptError("this result holds no cache: it was loaded, not generated here")
         prompt = continued(result, tool_results, self.model)
         job = self._prepare(
             [prompt],
             max_new_tokens=max_new_tokens,
-            sampling=sampling or result.request.sampling,
+            sampling=sampling or (result.request.sampling if result.request else SamplingParams()),
             seed=result.seed if seed is None else seed,
-            mods=[_checked_mods(self.mods if mods is None else mods)],
+            mods=[checked_mods(self.mods if mods is None else mods)],
             max_forward_tokens=max_forward_tokens,
             save=save,
             after=result,
@@ -191,7 +187,7 @@ class Session:
     ) -> _Job:
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens must be 1 or more, got {max_new_tokens}")
-        seeds = _seeds(sampling.seed if seed is None else seed, len(prompts))
+        seeds = seeds_for(sampling.seed if seed is None else seed, len(prompts))
         requests = []
         for index, (prompt, own, (value, stream)) in enumerate(zip(prompts, mods, seeds, strict=True)):
             limit = min(max_new_tokens, self.model.n_ctx - len(prompt.tokens))
@@ -212,7 +208,7 @@ class Session:
             )
             self._check_budget(request)
             requests.append(request)
-        cache = self.model.new_cache(len(requests)) if after is None else _adopt(after, requests[0])
+        cache = self.model.new_cache(len(requests)) if after is None else adopt(after, requests[0])
         return self._job(requests, cache, seeds, save)
 
     def _job(
@@ -271,7 +267,9 @@ class Session:
 
     def _close(self, job: _Job, status: str) -> None:
         job.trace.run["status"] = status
-        self.last_results = [self._result(job, request, seed) for request, (seed, _) in zip(job.requests, job.seeds, strict=True)]
+        self.last_results = [
+            self._result(job, request, seed) for request, (seed, _) in zip(job.requests, job.seeds, strict=True)
+        ]
         if job.writer is not None:
             try:
                 job.writer.close(job.trace.run, status)
@@ -295,47 +293,3 @@ class Session:
             cache=job.cache,
             request=request,
         )
-
-
-def _checked_mods(mods: Sequence[Mod]) -> tuple[Mod, ...]:
-    for mod in mods:
-        if not isinstance(mod, Mod):
-            raise TypeError(
-                f"{mod!r} is not a mod: decorate its handler(event, actions, tokenizer) with @mod; a factory "
-                "such as calculator needs its brackets: calculator()"
-            )
-    return tuple(mods)
-
-
-def _mods_per_prompt(mods: Mods, count: int) -> list[tuple[Mod, ...]]:
-    """One tuple of mods per prompt: the same for all, or as given."""
-    nested = [own for own in mods if isinstance(own, (list, tuple))]
-    if not nested:
-        return [_checked_mods(mods)] * count  # type: ignore[arg-type]
-    if len(nested) != len(mods) or len(nested) != count:
-        raise ValueError(f"mods must be one list for all prompts, or one list for each of the {count} prompts")
-    return [_checked_mods(own) for own in nested]
-
-
-def _seeds(seed: int | Sequence[int] | None, count: int) -> list[tuple[int, int]]:
-    """(seed, index) per request. Without a seed one is drawn and recorded, so that a run can be repeated."""
-    if seed is None:
-        seed = secrets.randbits(31)
-    if isinstance(seed, int):
-        return [(seed, index) for index in range(count)]
-    if len(seed) != count:
-        raise ValueError(f"got {len(seed)} seeds for {count} prompts")
-    return [(int(value), 0) for value in seed]
-
-
-def _adopt(after: Result, request: Request) -> Cache:
-    """Go on in the row of an earlier request, keeping what its cache holds of the shared beginning."""
-    before, cache = after.request, after.cache
-    assert before is not None and cache is not None
-    same = 0
-    while same < min(len(before.tokens), len(request.tokens)) and before.tokens[same] == request.tokens[same]:
-        same += 1
-    request.row = before.row
-    request.valid = min(same, before.valid)
-    request.computed = before.computed[: request.valid]
-    return cache

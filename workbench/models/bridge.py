@@ -25,9 +25,7 @@ class BridgeModel(WrappedModel):
         from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
 
         config = hf_model.config
-        self.bridge = build_bridge_from_module(
-            hf_model, config.architectures[0], hf_config=config
-        )
+        self.bridge = build_bridge_from_module(hf_model, config.architectures[0], hf_config=config)
         self.bridge.eval()
         self.n_layers = int(config.num_hidden_layers)
         self.d_model = int(config.hidden_size)
@@ -41,9 +39,7 @@ class BridgeModel(WrappedModel):
         # In the bridge these two are read-outs beside the stream (the input of the second norm, the norms'
         # inner values): a change made there would not reach the residual, unlike in HookedTransformer.
         return tuple(
-            name
-            for name in self.hook_names
-            if not name.endswith(("hook_resid_mid", "hook_normalized", "hook_scale"))
+            name for name in self.hook_names if not name.endswith(("hook_resid_mid", "hook_normalized", "hook_scale"))
         )
 
     def _run(self, tokens: Tensor, view: PassView, keep: int) -> Tensor:
@@ -59,8 +55,9 @@ class BridgeModel(WrappedModel):
 
     def unembed(self, residual: Tensor) -> Tensor:
         with self.lock, torch.inference_mode():
-            normed = self.bridge.ln_final(residual.to(self.device, self.dtype)[None])
-            logits: Tensor = self.bridge.unembed(normed)[0].float()
+            rows = residual.to(self.device, self.dtype).reshape(1, -1, self.d_model)
+            logits: Tensor = self.bridge.unembed(self.bridge.ln_final(rows))[0].float()
+            logits = logits.reshape(*residual.shape[:-1], -1)
             cap = getattr(self.bridge.original_model.config, "final_logit_softcapping", None)
             return logits if cap is None else cap * torch.tanh(logits / cap)
 
@@ -79,9 +76,7 @@ class _RowLayer(CacheLayerMixin):  # type: ignore[misc]
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing to do: the store allocates on its first write."""
 
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         keys, values = self._view.append(self._layer, key_states.transpose(1, 2), value_states.transpose(1, 2))
         return keys.transpose(1, 2), values.transpose(1, 2)
 

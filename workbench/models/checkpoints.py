@@ -19,7 +19,7 @@ from . import store
 from .entries import ConvertedEntry, KnownEntry, converted_directories, flaw
 from .hub import hub_snapshot, is_hub_name
 from .model_dir import check_model_dir
-from .registry import KNOWN, known_model
+from .registry import KNOWN, unknown_model
 
 __all__ = ["ModelStatus", "cache_dir", "cached", "listing", "path", "remove"]
 
@@ -75,18 +75,13 @@ def path(name_or_path: str | os.PathLike[str], *, accept_terms: bool = False, pr
     if isinstance(name_or_path, str) and is_hub_name(name):
         return check_model_dir(hub_snapshot(name, progress=progress))
     if looks_like_path(name_or_path, name):
-        raise UnknownModelError(
-            f"there is no file or directory {name!r} (looked in {Path.cwd()}). Check the path."
-        )
-    known_model(name)  # raises, with the names there are
-    raise AssertionError(name)
+        raise UnknownModelError(f"there is no file or directory {name!r} (looked in {Path.cwd()}). Check the path.")
+    raise unknown_model(name)
 
 
 def looks_like_path(given: str | os.PathLike[str], name: str) -> bool:
     """Whether the user meant a path, so that the error should speak of one."""
-    return (
-        not isinstance(given, str) or name.startswith((".", "~")) or name.endswith(".gguf") or os.sep in name
-    )
+    return not isinstance(given, str) or name.startswith((".", "~")) or name.endswith(".gguf") or os.sep in name
 
 
 def cached(name: str) -> bool:
@@ -133,7 +128,7 @@ def remove(name: str) -> int:
     root = cache_dir()
     found = [status for status in listing() if status.name in (name, resolved(name))]
     if not found:
-        known_model(name)  # raises, with the names there are
+        raise unknown_model(name)
     for status in found:
         with store.locked(root, status.path.name):
             store.remove(status.path, root)

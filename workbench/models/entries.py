@@ -134,9 +134,7 @@ class KnownEntry(Entry):
         """Whether a damaged or stale entry still holds the right GGUF, so that no network is needed."""
         path = self.directory / GGUF
         return (
-            path.is_file()
-            and path.stat().st_size == self.model.gguf_size
-            and sha256_of(path) == self.model.gguf_sha256
+            path.is_file() and path.stat().st_size == self.model.gguf_size and sha256_of(path) == self.model.gguf_sha256
         )
 
 

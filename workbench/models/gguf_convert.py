@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from ..errors import ModelFileError, UnsupportedModelError
+from .bounded_reader import ADVICE
 from .gguf_header import GgufHeader, read_header
 from .progress import quiet_transformers, step_bar
 
 __all__ = ["CONVERTER", "convert"]
 
-READING_FAILED = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    NotImplementedError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""What transformers is seen to raise on metadata it did not expect."""
-
 CONVERTER = 1
 """Raise this number when the output of ``convert`` changes: older cache entries are then rebuilt."""
 
-DIGIT_SPLITTERS = frozenset(
-    {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
-)
+DIGIT_SPLITTERS = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"})
 """Values of ``tokenizer.ggml.pre`` that mean: each digit alone, then GPT-2's splits."""
 
 
@@ -50,6 +40,7 @@ def convert(gguf: Path, target: Path, *, label: str, progress: bool = True) -> d
         model = read_model(gguf, header, label)
         begin("build tokenizer")
         tokenizer = read_tokenizer(gguf, header, label)
+        check_vocabulary(model, tokenizer, label)
         tokenizer.model_max_length = model.config.max_position_embeddings
         begin("write safetensors")
         model.save_pretrained(target)
@@ -66,7 +57,7 @@ def read_model(gguf: Path, header: GgufHeader, label: str) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    try:
+    with explained(label, f"architecture {header.architecture!r}"):
         model, report = AutoModelForCausalLM.from_pretrained(
             gguf.parent,
             gguf_file=gguf.name,
@@ -74,14 +65,15 @@ def read_model(gguf: Path, header: GgufHeader, label: str) -> Any:
             output_loading_info=True,
             local_files_only=True,
         )
-    except READING_FAILED as error:
-        raise unsupported(label, f"architecture {header.architecture!r}", error) from error
     missing = sorted({*report["missing_keys"], *(str(key) for key in report["mismatched_keys"])})
     if missing:
         raise ModelFileError(
             f"{label} lacks {len(missing)} weights that {header.architecture!r} needs (first: {missing[0]}), "
             "and running with random ones would be silently wrong. Get a complete copy of the file."
         )
+    bad = [name for name, values in model.named_parameters() if not bool(torch.isfinite(values).all())]
+    if bad:
+        raise ModelFileError(f"{label} is corrupt: {len(bad)} weights hold NaN or infinity (first: {bad[0]}). {ADVICE}")
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config  # the weights are plain float32 now
     model.hf_quantizer = None
@@ -107,10 +99,8 @@ def read_tokenizer(gguf: Path, header: GgufHeader, label: str) -> Any:
     from tokenizers import pre_tokenizers
     from transformers import AutoTokenizer
 
-    try:
+    with explained(label, f"tokenizer {header.text('tokenizer.ggml.model')!r}"):
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, local_files_only=True)
-    except READING_FAILED as error:
-        raise unsupported(label, f"tokenizer {header.text('tokenizer.ggml.model')!r}", error) from error
     if header.text("tokenizer.ggml.pre") in DIGIT_SPLITTERS:
         # transformers ignores this family: "  12" would become two tokens of one space instead of one of two.
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -119,9 +109,26 @@ def read_tokenizer(gguf: Path, header: GgufHeader, label: str) -> Any:
     return tokenizer
 
 
-def unsupported(label: str, what: str, error: Exception) -> UnsupportedModelError:
-    """The error for a sound file whose content transformers can't turn into a model."""
-    return UnsupportedModelError(
-        f"{label} is a readable GGUF file, but its {what} can't be converted "
-        f"({type(error).__name__}: {error}). Use the model's Hugging Face directory (safetensors) instead."
-    )
+def check_vocabulary(model: Any, tokenizer: Any, label: str) -> None:
+    """Raise unless every token id has a row in the embedding."""
+    rows = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
+        raise ModelFileError(
+            f"{label} is corrupt: its tokenizer has {len(tokenizer)} tokens, its embedding {rows} rows. {ADVICE}"
+        )
+
+
+@contextmanager
+def explained(label: str, what: str) -> Iterator[None]:
+    """Turn what transformers raises on content it can't convert into one ``UnsupportedModelError``."""
+    try:
+        yield
+    except (MemoryError, ModuleNotFoundError):
+        raise
+    except Exception as error:  # its native tokenizers raise nothing narrower
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # a real one, such as a full disk; transformers' own carry no number
+        raise UnsupportedModelError(
+            f"{label} is a readable GGUF file, but its {what} can't be converted ({type(error).__name__}: "
+            f"{error}). Use the model's Hugging Face directory (safetensors) instead."
+        ) from error

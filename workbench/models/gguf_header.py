@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ModelFileError, UnsupportedModelError
+from .bounded_reader import ADVICE, BoundedReader
 
 __all__ = ["GgufHeader", "GgufTensor", "read_header"]
 
@@ -28,8 +29,19 @@ MAX_NAME = 1 << 16
 MAX_AXES = 4
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
-ADVICE = "Download the file again and compare its size and sha256 with the publisher's."
-SIZE_KEYS = ("embedding_length", "feed_forward_length", "vocab_size", "attention.key_length")
+NEEDED_KEYS = ("block_count", "embedding_length")
+SIZE_KEYS = (
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "embedding_length",
+    "expert_count",
+    "feed_forward_length",
+    "rope.dimension_count",
+    "vocab_size",
+)
+"""Metadata of an architecture that can't exceed the longest axis of any tensor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +87,7 @@ def read_header(path: Path) -> GgufHeader:
     if size < 24:
         raise ModelFileError(f"{path} has {size} bytes, too few for a GGUF header (24). {ADVICE}")
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        reader = Reader(path, data, size)
+        reader = BoundedReader(path, data, size)
         version, tensor_count, key_count = read_preamble(reader)
         metadata = read_metadata(reader, key_count)
         records = [read_record(reader) for _ in range(tensor_count)]
@@ -87,50 +99,11 @@ def read_header(path: Path) -> GgufHeader:
     return header
 
 
-class Reader:
-    """A position in the mapped file that never moves past its end."""
-
-    def __init__(self, path: Path, data: mmap.mmap, size: int) -> None:
-        self.path, self.data, self.size, self.position = path, data, size, 0
-
-    def need(self, count: int, what: str) -> None:
-        """Raise unless ``count`` more bytes are there."""
-        if count > self.size - self.position:
-            raise ModelFileError(
-                f"{self.path} is truncated or corrupt: {what} at byte {self.position} needs {count} bytes, "
-                f"but the file ends at {self.size}. {ADVICE}"
-            )
-
-    def broken(self, reason: str) -> ModelFileError:
-        return ModelFileError(f"{self.path} is corrupt near byte {self.position}: {reason}. {ADVICE}")
-
-    def number(self, code: str, what: str) -> Any:
-        width = struct.calcsize("<" + code)
-        self.need(width, what)
-        (value,) = struct.unpack_from("<" + code, self.data, self.position)
-        self.position += width
-        return value
-
-    def string(self, what: str, limit: int) -> str:
-        length = self.number("Q", what)
-        self.need(length, what)
-        if length > limit:
-            raise self.broken(f"{what} has {length} bytes, more than the {limit} allowed")
-        raw = self.data[self.position : self.position + length]
-        self.position += length
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise self.broken(f"{what} is not UTF-8") from error
-
-
-def read_preamble(reader: Reader) -> tuple[int, int, int]:
+def read_preamble(reader: BoundedReader) -> tuple[int, int, int]:
     """Check magic and version; return version, tensor count and key count."""
     magic = bytes(reader.data[:4])
     if magic != b"GGUF":
-        raise ModelFileError(
-            f"{reader.path} is not a GGUF file: it starts with {magic!r}, not b'GGUF'. {ADVICE}"
-        )
+        raise ModelFileError(f"{reader.path} is not a GGUF file: it starts with {magic!r}, not b'GGUF'. {ADVICE}")
     reader.position = 4
     version = reader.number("I", "the version")
     if version not in VERSIONS:
@@ -143,13 +116,11 @@ def read_preamble(reader: Reader) -> tuple[int, int, int]:
     counts = reader.number("Q", "the tensor count"), reader.number("Q", "the key count")
     for what, count, least in (("tensors", counts[0], 24), ("metadata keys", counts[1], 13)):
         if count > min(MAX_RECORDS, (reader.size - reader.position) // least):
-            raise reader.broken(
-                f"its header claims {count} {what}, which a file of {reader.size} bytes can't hold"
-            )
+            raise reader.broken(f"its header claims {count} {what}, which a file of {reader.size} bytes can't hold")
     return version, *counts
 
 
-def read_metadata(reader: Reader, count: int) -> dict[str, Any]:
+def read_metadata(reader: BoundedReader, count: int) -> dict[str, Any]:
     """The scalar and string values by key; arrays are stepped over and checked."""
     metadata: dict[str, Any] = {}
     for _ in range(count):
@@ -161,7 +132,7 @@ def read_metadata(reader: Reader, count: int) -> dict[str, Any]:
     return {key: value for key, value in metadata.items() if value is not None}
 
 
-def read_value(reader: Reader, kind: int, key: str) -> Any:
+def read_value(reader: BoundedReader, kind: int, key: str) -> Any:
     """One metadata value; ``None`` for an array."""
     if kind in SCALARS:
         return reader.number(SCALARS[kind], repr(key))
@@ -177,29 +148,30 @@ def read_value(reader: Reader, kind: int, key: str) -> Any:
     elif element == STRING:
         skip_strings(reader, count, key)
     else:
-        raise reader.broken(
-            f"the array {key!r} has elements of type {element}; numbers or strings are expected"
-        )
+        raise reader.broken(f"the array {key!r} has elements of type {element}; numbers or strings are expected")
     return None
 
 
-def skip_strings(reader: Reader, count: int, key: str) -> None:
-    """Step over an array of strings, each a length and its bytes."""
+def skip_strings(reader: BoundedReader, count: int, key: str) -> None:
+    """Step over an array of strings, each a length and its UTF-8 bytes."""
     reader.need(8 * count, f"the array {key!r}")
     if count > MAX_STRINGS:
         raise reader.broken(f"the array {key!r} claims {count} strings, more than the {MAX_STRINGS} allowed")
     data, size, position = reader.data, reader.size, reader.position
-    unpack = struct.Struct("<Q").unpack_from
-    for _ in range(count):  # a tight loop: real vocabularies with merges have half a million of these
-        if position + 8 > size:
-            break
-        position += 8 + unpack(data, position)[0]
-    if position > size:
-        reader.need(position - reader.position, f"the array {key!r}")
+    length_at = struct.Struct("<Q").unpack_from
+    for index in range(count):  # a tight loop: real vocabularies with merges have half a million of these
+        start = position + 8
+        position = start + length_at(data, position)[0] if start <= size else size + 1
+        if position > size:
+            reader.need(position - reader.position, f"the array {key!r}")
+        try:
+            data[start:position].decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise reader.broken(f"string {index} of the array {key!r} is not UTF-8") from error
     reader.position = position
 
 
-def read_record(reader: Reader) -> tuple[str, tuple[int, ...], int, int]:
+def read_record(reader: BoundedReader) -> tuple[str, tuple[int, ...], int, int]:
     """One tensor's name, shape, type number and offset into the data."""
     name = reader.string("a tensor name", MAX_NAME)
     axes = reader.number("I", f"the shape of {name!r}")
@@ -214,7 +186,7 @@ def read_record(reader: Reader) -> tuple[str, tuple[int, ...], int, int]:
     )
 
 
-def alignment(reader: Reader, metadata: dict[str, Any]) -> int:
+def alignment(reader: BoundedReader, metadata: dict[str, Any]) -> int:
     """The step, in bytes, on which the data and each tensor start."""
     step = metadata.get("general.alignment", 32)
     if not isinstance(step, int) or step not in (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096):
@@ -223,7 +195,7 @@ def alignment(reader: Reader, metadata: dict[str, Any]) -> int:
 
 
 def place_tensors(
-    reader: Reader, records: list[tuple[str, tuple[int, ...], int, int]], step: int
+    reader: BoundedReader, records: list[tuple[str, tuple[int, ...], int, int]], step: int
 ) -> tuple[GgufTensor, ...]:
     """Turn offsets into positions; every tensor must lie inside the file, on the step, and alone."""
     data_start = -(-reader.position // step) * step
@@ -234,9 +206,7 @@ def place_tensors(
             raise reader.broken(f"tensor {name!r} starts at offset {offset}, not a multiple of {step}")
         reader.position = data_start + offset
         reader.need(size, f"tensor {name!r}")
-        tensors.append(
-            GgufTensor(name=name, shape=shape, type_name=type_name, start=reader.position, size=size)
-        )
+        tensors.append(GgufTensor(name=name, shape=shape, type_name=type_name, start=reader.position, size=size))
     in_order = sorted(tensors, key=lambda tensor: tensor.start)
     for first, second in pairwise(in_order):
         if first.start + first.size > second.start:
@@ -246,7 +216,7 @@ def place_tensors(
     return tuple(tensors)
 
 
-def tensor_size(reader: Reader, name: str, shape: tuple[int, ...], type_number: int) -> tuple[str, int]:
+def tensor_size(reader: BoundedReader, name: str, shape: tuple[int, ...], type_number: int) -> tuple[str, int]:
     """The type's name and the tensor's length in bytes."""
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
@@ -260,9 +230,7 @@ def tensor_size(reader: Reader, name: str, shape: tuple[int, ...], type_number: 
     block, width = GGML_QUANT_SIZES[kind]
     count = math.prod(shape)
     if count == 0 or shape[0] % block:
-        raise reader.broken(
-            f"tensor {name!r} has shape {shape}, which {kind.name} blocks of {block} can't fill"
-        )
+        raise reader.broken(f"tensor {name!r} has shape {shape}, which {kind.name} blocks of {block} can't fill")
     return str(kind.name), count // block * width
 
 
@@ -270,9 +238,7 @@ def architecture_of(path: Path, metadata: dict[str, Any]) -> str:
     architecture = metadata.get("general.architecture")
     if isinstance(architecture, str) and architecture:
         return architecture
-    raise ModelFileError(
-        f"{path} has no general.architecture in its metadata, so it is not a model. {ADVICE}"
-    )
+    raise ModelFileError(f"{path} has no general.architecture in its metadata, so it is not a model. {ADVICE}")
 
 
 def check_whole_model(path: Path, header: GgufHeader) -> None:
@@ -283,9 +249,16 @@ def check_whole_model(path: Path, header: GgufHeader) -> None:
             "Merge them first with `llama-gguf-split --merge` and load the result."
         )
     if not header.tensors:
-        raise ModelFileError(
-            f"{path} has no tensors: it is a vocabulary or an empty file, not a model. {ADVICE}"
-        )
+        raise ModelFileError(f"{path} has no tensors: it is a vocabulary or an empty file, not a model. {ADVICE}")
+    check_sizes(path, header)
+
+
+def check_sizes(path: Path, header: GgufHeader) -> None:
+    """Raise unless the sizes in the metadata are there and can be those of the tensors."""
+    for key in NEEDED_KEYS:
+        if f"{header.architecture}.{key}" not in header.metadata:
+            # transformers would take another model's size as the default
+            raise ModelFileError(f"{path} is corrupt: {header.architecture}.{key} is not in its metadata. {ADVICE}")
     largest = max(max(tensor.shape) for tensor in header.tensors)
     limits = {f"{header.architecture}.{key}": largest for key in SIZE_KEYS}
     limits[f"{header.architecture}.block_count"] = len(header.tensors)

@@ -5,6 +5,7 @@ Nothing is folded or centred, so the residual stream is the one the checkpoint w
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,10 @@ class HookedTransformerModel(WrappedModel):
         config = HookedTransformerConfig.from_dict(
             {**settings, "init_weights": False, "device": str(hf_model.device), "dtype": hf_model.dtype}
         )
-        self.model = HookedTransformer(config, tokenizer=None)
+        with warnings.catch_warnings():
+            # It announces its end in 4.0; we pin 3.9 for those who need it, and have the bridge beside it.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.model = HookedTransformer(config, tokenizer=None)
         # assign: the converted tensors are views of the loaded weights, so nothing is held twice.
         self.model.load_state_dict(convert(hf_model, config), strict=False, assign=True)
         self.model.eval()
@@ -50,16 +54,18 @@ class HookedTransformerModel(WrappedModel):
             past_kv_cache=_RowCache(view, self.model.cfg, self.device),
             attention_mask=torch.ones_like(tokens),
         )
-        return self._head(residual[:, -keep:])
+        return self._head(residual, keep)
 
-    def _head(self, residual: Tensor) -> Tensor:
-        logits: Tensor = self.model.unembed(self.model.ln_final(residual))
+    def _head(self, residual: Tensor, keep: int) -> Tensor:
+        # The norm sees every position, so that its hooks do; the unembedding only those asked for.
+        logits: Tensor = self.model.unembed(self.model.ln_final(residual)[:, -keep:])
         cap = self.model.cfg.output_logits_soft_cap
         return cap * torch.tanh(logits / cap) if cap > 0 else logits
 
     def unembed(self, residual: Tensor) -> Tensor:
         with self.lock, torch.inference_mode():
-            return self._head(residual.to(self.device, self.dtype)[None])[0].float()
+            rows = residual.to(self.device, self.dtype).reshape(1, -1, self.d_model)
+            return self._head(rows, rows.shape[1])[0].float().reshape(*residual.shape[:-1], -1)
 
 
 class _RowEntry:

@@ -22,9 +22,25 @@ OFFERED = re.compile(
 )
 
 
+# The order of computation within a block, for listings and for stacking by layer.
+WITHIN_BLOCK = (
+    "hook_resid_pre", "ln1.hook_scale", "ln1.hook_normalized", "attn.hook_q", "attn.hook_k", "attn.hook_v",
+    "attn.hook_attn_scores", "attn.hook_pattern", "attn.hook_z", "hook_attn_out", "hook_resid_mid",
+    "ln2.hook_scale", "ln2.hook_normalized", "mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post",
+    "hook_mlp_out", "hook_resid_post",
+)  # fmt: skip
+
+
 def known_hooks(names: Iterable[str]) -> tuple[str, ...]:
-    """The offered ones among ``names``, in their order."""
-    return tuple(name for name in names if OFFERED.fullmatch(name))
+    """The offered ones among ``names``, in the order of computation: layer 2 before layer 10."""
+    return tuple(sorted((name for name in names if OFFERED.fullmatch(name)), key=_place))
+
+
+def _place(name: str) -> tuple[int, int, str]:
+    if not name.startswith("blocks."):
+        return (-1 if name.startswith("hook_") else 1 << 30, 0, name)
+    _, layer, rest = name.split(".", 2)
+    return int(layer), WITHIN_BLOCK.index(rest), name
 
 
 def is_attention_map(name: str) -> bool:

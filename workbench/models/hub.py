@@ -44,14 +44,10 @@ def hub_snapshot(name: str, *, progress: bool = True) -> Path:
         advice = "accept its terms on its hub page and log in with `hf auth login`"
         raise FetchError(f"{name!r} is gated: {advice}. {other_ways(name)}") from error
     except errors.RepositoryNotFoundError as error:
-        raise UnknownModelError(
-            f"the hub has no model {name!r}, or it is private. {other_ways(name)}"
-        ) from error
+        raise UnknownModelError(f"the hub has no model {name!r}, or it is private. {other_ways(name)}") from error
     except errors.LocalEntryNotFoundError as error:
         why = "offline mode is on" if offline else "the hub can't be reached"
-        raise UnknownModelError(
-            f"{name!r} is not in the local hub cache, and {why}. {other_ways(name)}"
-        ) from error
+        raise UnknownModelError(f"{name!r} is not in the local hub cache, and {why}. {other_ways(name)}") from error
     except OSError as error:  # the root of what the hub client and its HTTP library raise
         raise FetchError(f"downloading {name!r} from the hub failed: {error}. {other_ways(name)}") from error
 

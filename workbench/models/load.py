@@ -10,7 +10,7 @@ import torch
 
 from ..errors import ModelError, ModelFileError, UnsupportedModelError, did_you_mean
 from .checkpoints import path as checkpoint_path
-from .tiny import TINY_FAMILIES, tiny_checkpoint
+from .tiny import tiny_checkpoint
 from .tokenizer import Tokenizer
 from .wrapped import WrappedModel
 

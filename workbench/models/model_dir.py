@@ -30,9 +30,7 @@ def check_model_dir(directory: Path) -> Path:
     """
     config = read_json(directory / CONFIG, directory)
     if not isinstance(config.get("model_type"), str):
-        raise ModelFileError(
-            f"{directory / CONFIG} names no 'model_type', so it is not a transformers config."
-        )
+        raise ModelFileError(f"{directory / CONFIG} names no 'model_type', so it is not a transformers config.")
     if not any((directory / name).is_file() for name in TOKENIZERS):
         raise ModelFileError(
             f"{directory} has no tokenizer (one of {', '.join(TOKENIZERS)}). Copy the tokenizer files of the "
@@ -84,9 +82,7 @@ def weight_files(directory: Path) -> list[Path]:
     paths = [directory / part for part in sorted(set(parts.values()))]
     for path in paths:
         if path.parent != directory or not path.is_file():
-            raise ModelFileError(
-                f"{directory / INDEX} lists {path.name}, which is not in {directory}. {ADVICE}"
-            )
+            raise ModelFileError(f"{directory / INDEX} lists {path.name}, which is not in {directory}. {ADVICE}")
     return paths
 
 
@@ -97,9 +93,7 @@ def check_safetensors(path: Path) -> None:
         start = file.read(8)
         length = int.from_bytes(start, "little")
         if start.startswith(b"version "):
-            raise ModelFileError(
-                f"{path} is a Git LFS pointer, not the weights. Run `git lfs pull` in its directory."
-            )
+            raise ModelFileError(f"{path} is a Git LFS pointer, not the weights. Run `git lfs pull` in its directory.")
         if len(start) < 8 or not 2 <= length <= min(MAX_HEADER, size - 8):
             raise ModelFileError(f"{path} is truncated or no safetensors file ({size} bytes). {ADVICE}")
         try:
@@ -108,13 +102,10 @@ def check_safetensors(path: Path) -> None:
             raise ModelFileError(f"{path} has an unreadable safetensors header: {error}. {ADVICE}") from error
     if not isinstance(header, dict):
         raise ModelFileError(f"{path} has a safetensors header that is no JSON object. {ADVICE}")
-    end = max(
-        (span_end(path, name, entry) for name, entry in header.items() if name != "__metadata__"), default=0
-    )
+    end = max((span_end(path, name, entry) for name, entry in header.items() if name != "__metadata__"), default=0)
     if 8 + length + end != size:
         raise ModelFileError(
-            f"{path} is truncated or corrupt: its header promises {8 + length + end} bytes, "
-            f"it has {size}. {ADVICE}"
+            f"{path} is truncated or corrupt: its header promises {8 + length + end} bytes, it has {size}. {ADVICE}"
         )
 
 
@@ -127,11 +118,7 @@ def span_end(path: Path, name: str, entry: Any) -> int:
             bits = None if bits is None else bits * length
         sound = 0 <= start <= end and (bits is None or bits == 8 * (end - start))
     except (TypeError, KeyError, ValueError) as error:
-        raise ModelFileError(
-            f"{path}: the header's entry for tensor {name!r} is malformed. {ADVICE}"
-        ) from error
+        raise ModelFileError(f"{path}: the header's entry for tensor {name!r} is malformed. {ADVICE}") from error
     if not sound:
-        raise ModelFileError(
-            f"{path}: tensor {name!r} has offsets that don't fit its dtype and shape. {ADVICE}"
-        )
+        raise ModelFileError(f"{path}: tensor {name!r} has offsets that don't fit its dtype and shape. {ADVICE}")
     return int(end)

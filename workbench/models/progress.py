@@ -36,11 +36,13 @@ def step_bar(label: str, steps: int, *, show: bool) -> Iterator[Callable[[str], 
     """Yield a function that begins the next of ``steps`` steps and names it."""
     from tqdm.auto import tqdm
 
-    with tqdm(total=steps, bar_format=STEP_FORMAT, leave=False, disable=None if show else True) as bar:
+    disable = None if show else True
+    with tqdm(desc=label, total=steps, bar_format=STEP_FORMAT, leave=False, disable=disable) as bar:
 
         def begin(step: str) -> None:
             bar.set_description_str(f"{label}: {step}", refresh=False)
-            bar.update()
+            bar.n += 1
+            bar.refresh()  # now: the step itself may be long and silent
 
         yield begin
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -101,6 +101,16 @@ class HookedModel(Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def source(self) -> Mapping[str, Any]:
+        """Where the weights came from, JSON-able, for a trace's provenance."""
+        ...
+
+    @property
+    def cache_works(self) -> bool:
+        """Whether the KV cache passed its check at load; if not, every pass feeds whole rows."""
+        ...
 
     @property
     def device(self) -> torch.device: ...

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..errors import FetchError, UnknownModelError, did_you_mean
 
-__all__ = ["ACCEPT_VARIABLE", "DEFAULT", "KNOWN", "KnownModel", "Wheel", "check_terms", "known_model"]
+__all__ = ["ACCEPT_VARIABLE", "DEFAULT", "KNOWN", "KnownModel", "Wheel", "check_terms", "unknown_model"]
 
 ACCEPT_VARIABLE = "WORKBENCH_ACCEPT_TERMS"
 """Environment variable: a comma-separated list of the terms accepted, for instance ``gemma``."""
@@ -117,13 +117,11 @@ KNOWN: dict[str, KnownModel] = {model.name: model for model in (SMOLLM2, GEMMA3)
 DEFAULT = SMOLLM2.name
 
 
-def known_model(name: str) -> KnownModel:
-    """Return the known model of that name. Raises ``UnknownModelError`` with near misses."""
-    if name in KNOWN:
-        return KNOWN[name]
+def unknown_model(name: str) -> UnknownModelError:
+    """The error for a name that leads nowhere: near misses, the known names, and what else is allowed."""
     longer = [known for known in KNOWN if name and known.startswith(name.lower())]
     hint = did_you_mean(longer[0], longer) if longer else did_you_mean(name.lower(), KNOWN)
-    raise UnknownModelError(
+    return UnknownModelError(
         f"unknown model {name!r}.{hint} Known models: {', '.join(KNOWN)}. Also "
         "allowed: a local Hugging Face directory, a .gguf file, or a hub name ('owner/name') with a network."
     )

@@ -16,7 +16,9 @@ WEIGHT_SCALE = 0.3
 """Standard deviation of the random weights: large enough that a wrong position or mask shows."""
 
 
-def tiny_checkpoint(family: str = "llama", *, seed: int = 0, n_layers: int = 3, n_ctx: int = 256) -> tuple[Any, Tokenizer]:
+def tiny_checkpoint(
+    family: str = "llama", *, seed: int = 0, n_layers: int = 3, n_ctx: int = 256
+) -> tuple[Any, Tokenizer]:
     """A random Hugging Face model of ``family`` (d_model 32, 4 heads) and a byte-level tokenizer.
 
     The Gemma-3 one has a sliding window of 8 on two of three layers. Same seed, same weights; the global
@@ -60,7 +62,10 @@ def _byte_tokenizer() -> Tokenizer:
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     raw.decoder = decoders.ByteLevel()
     hf = PreTrainedTokenizerFast(
-        tokenizer_object=raw, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>",
+        tokenizer_object=raw,
+        pad_token="<pad>",
+        bos_token="<bos>",
+        eos_token="<eos>",
         additional_special_tokens=["<unused0>"],
     )
     hf.chat_template = (
@@ -77,8 +82,14 @@ def _llama(vocab: int, n_layers: int, n_ctx: int) -> Any:
     from transformers import LlamaConfig
 
     return LlamaConfig(
-        vocab_size=vocab, hidden_size=32, intermediate_size=64, num_hidden_layers=n_layers,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=n_ctx, **_SPECIAL,
+        vocab_size=vocab,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=n_layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=n_ctx,
+        **_SPECIAL,
     )
 
 
@@ -87,24 +98,36 @@ def _gemma3(vocab: int, n_layers: int, n_ctx: int) -> Any:
 
     kinds = ["full_attention" if i % 3 == 2 else "sliding_attention" for i in range(n_layers)]
     return Gemma3TextConfig(
-        vocab_size=vocab, hidden_size=32, intermediate_size=64, num_hidden_layers=n_layers,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=n_ctx,
-        sliding_window=8, layer_types=kinds, query_pre_attn_scalar=8, **_SPECIAL,
+        vocab_size=vocab,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=n_layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=n_ctx,
+        sliding_window=8,
+        layer_types=kinds,
+        query_pre_attn_scalar=8,
+        **_SPECIAL,
     )
 
 
 def _gpt2(vocab: int, n_layers: int, n_ctx: int) -> Any:
     from transformers import GPT2Config
 
-    return GPT2Config(
-        vocab_size=vocab, n_embd=32, n_layer=n_layers, n_head=4, n_positions=n_ctx, **_SPECIAL
-    )
+    return GPT2Config(vocab_size=vocab, n_embd=32, n_layer=n_layers, n_head=4, n_positions=n_ctx, **_SPECIAL)
 
 
 def _gpt_neox(vocab: int, n_layers: int, n_ctx: int) -> Any:
     from transformers import GPTNeoXConfig
 
     return GPTNeoXConfig(
-        vocab_size=vocab, hidden_size=32, intermediate_size=64, num_hidden_layers=n_layers,
-        num_attention_heads=4, max_position_embeddings=n_ctx, **_SPECIAL,
+        vocab_size=vocab,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=n_layers,
+        num_attention_heads=4,
+        max_position_embeddings=n_ctx,
+        **_SPECIAL,
     )

@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jinja2 import TemplateError
+
 from ..errors import PromptError
 
 __all__ = ["Message", "Tokenizer"]
@@ -71,16 +73,12 @@ class Tokenizer:
         if not messages:
             raise PromptError("the conversation is empty: give at least one message")
         if not self.has_chat_template:
-            raise PromptError(
-                "this model has no chat template (it is a base model): give the prompt as text instead"
-            )
+            raise PromptError("this model has no chat template (it is a base model): give the prompt as text instead")
         try:
             return str(
-                self.hf.apply_chat_template(
-                    [dict(m) for m in messages], tokenize=False, add_generation_prompt=reply
-                )
+                self.hf.apply_chat_template([dict(m) for m in messages], tokenize=False, add_generation_prompt=reply)
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (TemplateError, ValueError, KeyError, TypeError) as error:
             raise PromptError(f"the model's chat template refuses these messages: {error}") from error
 
     def chat(self, messages: Sequence[Message]) -> list[int]:

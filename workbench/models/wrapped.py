@@ -92,9 +92,7 @@ class WrappedModel(ABC):
                         captured[name][row] = group.activations[name][index]
             for view in views:
                 view.commit()
-        return Forward(
-            logits=tuple(logits), activations={name: tuple(rows) for name, rows in captured.items()}
-        )
+        return Forward(logits=tuple(logits), activations={name: tuple(rows) for name, rows in captured.items()})
 
     def _group(
         self,
@@ -230,8 +228,9 @@ def _make_hook(
 
 def _rows_of(name: str, value: Tensor, view: PassView) -> tuple[Tensor, ...]:
     """Split a captured ``[rows, ...]`` tensor into one ``[new, ...]`` tensor per row."""
+    if name.endswith("hook_attn_scores"):
+        # One backend masks with -inf, the other with the lowest number: show the same.
+        value = value.masked_fill(value <= torch.finfo(value.dtype).min / 2, -torch.inf)
     if is_attention_map(name):
-        return tuple(
-            value[index, :, :, view.width - past :].transpose(0, 1) for index, past in enumerate(view.past)
-        )
+        return tuple(value[index, :, :, view.width - past :].transpose(0, 1) for index, past in enumerate(view.past))
     return tuple(value)

@@ -1,34 +1,24 @@
-"""Arithmetic as people write it, from text nobody has vetted: evaluate it, write the answer, notice a sum.
+"""Arithmetic as people write it, from text nobody has vetted: work it out, write the answer.
 
-The seed's calculator finds ``(5 - 1) * 234.22 =`` with a regular expression and hands it to Python's
-``eval``. A model's text is hostile until proven otherwise, so here nothing is ever executed. One lexer cuts
-the text into numbers, operators, brackets and the few function names; Python's parser (``ast.parse`` only)
-says how they nest; a loop without recursion works the tree out in exact fractions. One invariant replaces
-most checks: every value is zero or lies between 1e-300 and 1e300, and what a step may cost is estimated
-before it is taken.
-
-The evaluator and the finder share the lexer and the list of what is allowed, hence one file, a long one.
+The seed's calculator hands ``(5 - 1) * 234.22`` to Python's ``eval``. A model's text is hostile until proven
+otherwise, so here a loop without recursion works the parsed tree out in exact fractions. One invariant
+replaces most checks: every value is zero or lies between 1e-300 and 1e300, and what a step may cost is
+estimated before it is taken.
 """
 
 from __future__ import annotations
 
 import ast
 import math
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from decimal import Context, Decimal
 from fractions import Fraction
 
-from workbench.errors import WorkbenchError, did_you_mean
+from .expressions import FUNCTIONS, MAX_CHARACTERS, MAX_DIGITS, ArithmeticRefused, parse
 
-__all__ = ["ArithmeticRefused", "Equation", "evaluate", "find_equation", "format_number"]
+__all__ = ["ArithmeticRefused", "evaluate", "format_number", "value_of"]
 
-MAX_CHARACTERS = 300
-MAX_DIGITS = 300  # of an integer; every value is a finite float, and none is rounded to zero
-MAX_NESTING = 32  # brackets inside brackets, and signs in a row
 MAX_EXPONENT = 1_000_000
-FUNCTIONS = {"sqrt": (1, 1), "abs": (1, 1), "round": (1, 2), "min": (1, 99), "max": (1, 99)}  # arguments
 
 _ALLOWED = (
     f"Allowed: numbers such as 12, 1,234.5 or 1e3, + - * / // % ^ **, brackets and {', '.join(FUNCTIONS)}, "
@@ -37,35 +27,6 @@ _ALLOWED = (
 _LIMIT = 10**MAX_DIGITS
 _PARTS = 10 ** (MAX_DIGITS + 50)  # numerator and denominator: a value at the limit and its digits
 _WORKING_DIGITS, _KEPT_DIGITS, _SETTLED_DIGITS = 60, 40, 30  # of a value that can't be exact, e.g. sqrt(2)
-_SPACES = " \t\u00a0"
-_OPERATORS = {"^": "**", "×": "*", "·": "*", "⋅": "*", "÷": "/", "−": "-"}
-_OPERATORS |= {"\\times": "*", "\\cdot": "*", "\\div": "/"}
-# Every alternative either consumes what it looked at or gives up at once: the lexer is linear.
-_LEXEME = re.compile(
-    r"""
-    (?P<space>(?:[ \t\u00a0]|\\(?:left|right)(?![A-Za-z])|\\[,;])++)
-    |(?P<number>(?>(?:[0-9]{1,3}(?:,[0-9]{3})++(?![0-9])|[0-9]++)(?:\.[0-9]++)?|\.[0-9]++)
-        (?:[eE][+-]?[0-9]++)?+(?!\w|[.,][0-9]))
-    |(?P<word>(?:\w|\.(?=[0-9]))(?:\w|[.,](?=[0-9]))*+)
-    |(?P<operator>\*\*|//|[-+*/%^×·⋅÷−]|\\(?:times|cdot|div)(?![A-Za-z]))
-    |(?P<open>\()|(?P<close>\))|(?P<comma>,)|(?P<other>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-
-
-class ArithmeticRefused(WorkbenchError, ValueError):
-    """The text is not arithmetic, or is arithmetic that costs too much or has no finite real value."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Equation:
-    """An expression at the end of a text whose answer is due: ``text[start:end] == expression``."""
-
-    expression: str
-    start: int
-    end: int  # of the expression: the equals sign comes later
-    result_text: str
 
 
 def evaluate(expression: str) -> int | float:
@@ -76,12 +37,17 @@ def evaluate(expression: str) -> int | float:
     Raises ArithmeticRefused for every text that is not arithmetic within the limits, and nothing else.
     """
     try:
-        return _Calculation().run(_parse(expression))
+        return value_of(parse(expression))
     except ArithmeticRefused as refusal:
         shown = repr(expression if len(expression) <= 60 else expression[:57] + "...")
         why = str(refusal)
         stop = "" if why[-1] in ".?" else "."
         raise ArithmeticRefused(f"Won't compute {shown}: {why}{stop} {_ALLOWED}") from None
+
+
+def value_of(tree: ast.expr) -> int | float:
+    """The value of a tree that ``parse`` made, in the way of :func:`evaluate`."""
+    return _Calculation().run(tree)
 
 
 def format_number(value: int | float) -> str:
@@ -107,170 +73,6 @@ def format_number(value: int | float) -> str:
         places = 10 if abs(value) >= 1e15 else max(10, min(len(digits) + exponent + 2, 15))
         sign, digits, exponent = _significant(Context(prec=places, traps=[]).plus(number))
     return "0" if digits == "0" else sign + _with_point(digits, exponent, 15 if long else 21)
-
-
-def find_equation(text: str, *, start: int = 0) -> Equation | None:
-    """The sum at the very end of ``text[start:]`` whose answer is due, as in ``"so 3 + 4 ="``, or None.
-
-    The longest arithmetic before one final ``=`` (and optional spaces) counts, if it holds an operator
-    between two numbers, stands in one line, within the last 300 characters, and nothing before it would
-    change its value: ``a*3 + 4 =``, ``x1 + 2 =`` and ``sin(1) + 2 =`` give None, as does any doubt.
-    Never raises. LaTeX's ``\\times``, ``\\cdot`` and ``\\div`` are understood.
-    """
-    begin = max(start, len(text) - MAX_CHARACTERS, 0)
-    tail = text[begin:].rstrip(_SPACES)
-    if not tail.endswith("="):
-        return None
-    line = max(tail.rfind(mark) for mark in "\n\r\v\f\u2028\u2029") + 1
-    cut = begin > 0 and (begin != start or text[begin - 1].isalnum() or text[begin - 1] in "_.,")
-    lexemes = [lexeme for lexeme in _lex(tail[line:-1]) if lexeme.kind != "space"]
-    first = _first_of_expression(lexemes, bool(line) or not cut)
-    if first is None:
-        return None
-    left, right = begin + line + lexemes[first].start, begin + line + lexemes[-1].end
-    try:
-        tree = _parse(text[left:right])
-        if _DATE.fullmatch(text[left:right]) or not any(isinstance(x, ast.BinOp) for x in ast.walk(tree)):
-            return None
-        answer = format_number(_Calculation().run(tree))
-    except ArithmeticRefused:
-        return None
-    return Equation(expression=text[left:right], start=left, end=right, result_text=answer)
-
-
-# --- text to tree ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Lexeme:
-    kind: str  # a group of _LEXEME, or "function"
-    text: str
-    start: int
-    end: int
-
-    @property
-    def is_sign(self) -> bool:
-        return self.kind == "operator" and self.text in "+-−"
-
-    @property
-    def begins_operand(self) -> bool:
-        return self.kind in ("number", "open", "function") or self.is_sign
-
-
-def _lex(text: str) -> Iterator[_Lexeme]:
-    for match in _LEXEME.finditer(text):
-        kind, piece = match.lastgroup or "other", match.group()
-        yield _Lexeme("function" if piece in FUNCTIONS else kind, piece, match.start(), match.end())
-
-
-def _parse(expression: str) -> ast.expr:
-    """The tree of an expression made of allowed lexemes only, its numbers kept as text."""
-    if len(expression) > MAX_CHARACTERS:
-        raise ArithmeticRefused(f"it has {len(expression)} characters; shorten it")
-    source = " ".join(_python_tokens([x for x in _lex(expression.strip()) if x.kind != "space"]))
-    try:
-        tree = ast.parse(source, mode="eval").body
-    except (SyntaxError, ValueError, MemoryError, RecursionError):  # the last two: the parser's own stack
-        raise ArithmeticRefused("numbers, operators and brackets do not fit together; complete it") from None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant):
-            node.value = source[node.col_offset : node.end_col_offset]
-    return tree
-
-
-def _python_tokens(lexemes: Sequence[_Lexeme]) -> Iterator[str]:
-    """What Python's parser may see: ``lexemes`` translated, once each of them is found harmless."""
-    calls: list[bool] = []  # one per open bracket: is it a function's?
-    run = 0  # of operators, all but one of them signs
-    before: _Lexeme | None = None
-    for lexeme, after in zip(lexemes, [*lexemes[1:], None], strict=False):
-        run = run + 1 if lexeme.kind == "operator" else 0
-        if lexeme.kind == "open":
-            calls.append(before is not None and before.kind == "function")
-        if max(run, len(calls)) > MAX_NESTING:
-            raise ArithmeticRefused(f"it nests deeper than {MAX_NESTING} levels; split it up")
-        in_call = bool(calls) and calls[-1]
-        if in_call and "," in lexeme.text and lexeme.kind in ("number", "word"):
-            yield from _arguments(lexeme.text)
-        else:
-            yield _python_token(before, lexeme, after, in_call)
-        if lexeme.kind == "close" and calls:
-            calls.pop()
-        before = lexeme
-
-
-def _python_token(before: _Lexeme | None, lexeme: _Lexeme, after: _Lexeme | None, in_call: bool) -> str:
-    match lexeme.kind:
-        case "number":
-            return _number(lexeme.text)
-        case "operator":
-            _check_percent(before, lexeme, after)
-            return _OPERATORS.get(lexeme.text, lexeme.text)
-        case "open" | "close":
-            return lexeme.text
-        case "comma" if in_call:
-            return lexeme.text
-        case "function" if after is not None and after.kind == "open":
-            return lexeme.text
-    raise ArithmeticRefused(_why_not(lexeme))
-
-
-def _number(text: str) -> str:
-    """``text`` without its thousands commas. Raises ArithmeticRefused when Python would balk or stall."""
-    mantissa, _, exponent = text.lower().partition("e")
-    if exponent and (len(exponent) > 5 or abs(int(exponent)) > MAX_DIGITS):
-        raise ArithmeticRefused(f"the exponent of {text[:20]!r} is beyond {MAX_DIGITS}; use a smaller one")
-    whole = mantissa.partition(".")[0]
-    if len(whole) > 1 and whole[0] == "0":
-        raise ArithmeticRefused(f"{text[:20]!r} has a leading zero, which is a date or a code; drop the zero")
-    return text.replace(",", "")
-
-
-def _arguments(text: str) -> Iterator[str]:
-    """``1,2`` between a function's brackets: two arguments, unless it could be one number."""
-    if all(re.fullmatch(r"[0-9]{3}(?:\.[0-9]+)?", part) for part in text.split(",")[1:]):
-        raise ArithmeticRefused(
-            f"{text[:20]!r} is one number or several; put a space after a comma that separates"
-        )
-    for index, part in enumerate(text.split(",")):
-        lexeme = next(_lex(part))
-        if lexeme.kind != "number" or lexeme.text != part:
-            raise ArithmeticRefused(_why_not(lexeme))
-        yield from ([","] if index else [])
-        yield _number(part)
-
-
-def _check_percent(before: _Lexeme | None, lexeme: _Lexeme, after: _Lexeme | None) -> None:
-    """Refuse ``20% * 5``, ``20% + 5`` and ``20% 5``, where a person means a percentage, not a remainder."""
-    if lexeme.text != "%":
-        return
-    follows = after is not None and after.begins_operand and not after.is_sign
-    if before is None or after is None or not follows or _touch(before, lexeme) != _touch(lexeme, after):
-        raise ArithmeticRefused(
-            "percentages are not supported (% is the remainder, as in 17 % 5); write 0.2 for 20%"
-        )
-
-
-def _touch(left: _Lexeme, right: _Lexeme) -> bool:
-    return left.end == right.start
-
-
-def _why_not(lexeme: _Lexeme) -> str:
-    shown = repr(lexeme.text[:20])
-    if lexeme.kind == "function":
-        return f"{shown} needs its brackets, as in {lexeme.text}(2)"
-    if lexeme.kind == "word" and "," in lexeme.text:
-        return f"the commas of {shown} do not group thousands; write 1,234,567 or a decimal point"
-    if lexeme.kind == "word" and lexeme.text[0] in "0123456789.":
-        return f"{shown} is not a decimal number; write digits only, as in 1000"
-    if lexeme.kind == "word":
-        return f"{shown} is neither a number nor a known function.{did_you_mean(lexeme.text[:20], FUNCTIONS)}"
-    if lexeme.kind == "comma":
-        return "a comma separates only a function's arguments and thousands; use a decimal point"
-    return f"{shown} is not part of arithmetic; leave it out"
-
-
-# --- tree to value --------------------------------------------------------------------------------------
 
 
 class _Calculation:
@@ -418,9 +220,7 @@ def _operands(node: ast.expr) -> Sequence[ast.expr]:
             return ()
         case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
             return (operand,)
-        case ast.BinOp(
-            op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div() | ast.FloorDiv() | ast.Mod() | ast.Pow()
-        ):
+        case ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div() | ast.FloorDiv() | ast.Mod() | ast.Pow()):
             return (node.left, node.right)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in FUNCTIONS:
             least, most = FUNCTIONS[name]
@@ -431,91 +231,3 @@ def _operands(node: ast.expr) -> Sequence[ast.expr]:
         case ast.Call(func=func) if not isinstance(func, ast.Name):
             raise ArithmeticRefused("a bracket follows a number; write the * between them")
     raise ArithmeticRefused("numbers, operators and brackets do not fit together; complete it")
-
-
-# --- where an expression begins -------------------------------------------------------------------------
-
-_DATE = re.compile(r"[0-9]{4}([-/])[0-9]{1,2}\1[0-9]{1,2}|[0-9]{1,2}([-/])[0-9]{1,2}\2[0-9]{4}")
-_LABEL = re.compile(r"(?:^\(?|\s)\w{1,3}\)$")  # "1)", "b)"; and "(2)" where a line begins, else a factor
-_BINDING_WORDS = re.compile(
-    r"(?:^|\W)(?:plus|minus|negative|times|over|by|mod|twice|double|triple|choose|sin|cos|tan|log|ln|exp"
-    r"|(?:percent|half|thirds?|quarters?|root|square|cube|power|factorial)\s+of)$|%\s*of$",
-    re.IGNORECASE,
-)
-_OPENERS = "=<>≈≤≥≠→⇒[{$&"
-_QUOTES = "\"'`“”‘’«"
-_STOPS = ":;.?!|…"
-_CURRENCIES = "£€¥"
-_BULLETS = ("*", "**", "•", "–", "—", "#", "-", "+", "−")
-
-
-def _first_of_expression(lexemes: Sequence[_Lexeme], known: bool) -> int | None:
-    """Index of the lexeme that the expression at the end begins with; None when something binds to it.
-
-    ``known`` says that the first lexeme is whole and that nothing stands before it in its line.
-    """
-    first, depth = len(lexemes), 0
-    right: _Lexeme | None = None
-    for index in range(len(lexemes) - 1, -1, -1):
-        lexeme = lexemes[index]
-        depth += (lexeme.kind == "close") - (lexeme.kind == "open")
-        if depth < 0 or (lexeme.kind == "comma" and depth == 0) or not _may_precede(lexeme, right):
-            break
-        if depth == 0 and lexeme.begins_operand:
-            first = index
-        right = lexeme
-    if first == len(lexemes) or (first == 0 and not known):
-        return None
-    if first == 0 and lexemes[0].is_sign and lexemes[0].end < lexemes[1].start:
-        return 1  # "- 3 + 4 =" is an item of a list
-    return None if first and _binds(lexemes[:first], lexemes[first], lexemes[first + 1 :], known) else first
-
-
-def _may_precede(lexeme: _Lexeme, right: _Lexeme | None) -> bool:
-    if lexeme.kind in ("number", "close"):
-        return right is None or right.kind in ("operator", "close", "comma")
-    if lexeme.kind == "function":
-        return right is not None and right.kind == "open"
-    return lexeme.kind in ("operator", "open", "comma") and right is not None and right.begins_operand
-
-
-def _binds(before: Sequence[_Lexeme], first: _Lexeme, rest: Sequence[_Lexeme], known: bool) -> bool:
-    """Would what stands before the expression change its value, or might it?"""
-    last = before[-1]
-    glued = last.end == first.start
-    minus = first.is_sign and (glued or first.end < rest[0].start)  # "a - 3", "a-3": it takes two
-    text = "".join(
-        x.text if i == 0 or before[i - 1].end == x.start else " " + x.text for i, x in enumerate(before)
-    )
-    if last.kind == "open" or (last.kind == "comma" and not glued):
-        return False
-    if len(before) == 1 and known and last.text in _BULLETS:
-        return False
-    if last.kind == "operator":  # markdown's bold is the only star that is no product
-        return not (last.text == "**" and glued and known and len(before) > 1 and before[-2].text in _STOPS)
-    if last.kind == "close":
-        return glued or first.is_sign or not _LABEL.search(text)
-    if last.kind == "word":
-        return glued or minus or not _is_plain_word(before) or bool(_BINDING_WORDS.search(text))
-    return last.kind != "other" or _mark_binds(before, first, glued, minus)
-
-
-def _is_plain_word(before: Sequence[_Lexeme]) -> bool:
-    """A word of prose: not a variable, not a name of LaTeX's; the s of "that's" is one."""
-    word, mark = before[-1], before[-2] if len(before) > 1 else None
-    touching = mark.text if mark is not None and mark.end == word.start else ""
-    return word.text.isalpha() and touching != "\\" and (len(word.text) > 1 or touching in ("'", "’"))
-
-
-def _mark_binds(before: Sequence[_Lexeme], first: _Lexeme, glued: bool, minus: bool) -> bool:
-    mark = before[-1].text
-    if mark in _OPENERS and not (mark in "$&" and first.is_sign and not glued):
-        return False
-    if minus and mark not in ":;":  # "5! - 3", "$5' - 3": the sign has something on its left
-        return True
-    touching = len(before) > 1 and before[-2].end == before[-1].start
-    if glued and touching and before[-2].text[-1].isalnum() and not before[-2].text.isalpha():
-        return True  # 12:30, 1'234
-    if first.is_sign and mark == "!":
-        return True
-    return mark not in (_QUOTES + _STOPS + _CURRENCIES) or (glued and mark in ".|!")

@@ -118,7 +118,7 @@ def load_trace(directory: Path) -> tuple[dict[str, Any], list[Record]]:
     try:
         run = json.loads(manifest.read_text())
         version = run.pop("format")
-    except (ValueError, KeyError, AttributeError, UnicodeDecodeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TraceError(f"{manifest} is damaged: {error!r}") from error
     if version != FORMAT:
         raise TraceError(f"{directory} has trace format {version!r}; this version reads format {FORMAT}")
@@ -174,7 +174,9 @@ def _write_part(directory: Path, part: int, records: Sequence[Record]) -> None:
         building = path.with_name(f".{path.name}.tmp")
         save_file(tensors, building)
         os.replace(building, path)
-    columns = {name: [getattr(r, name) for r in records] for name in SCHEMA.names if not name.startswith(("top", "data"))}
+    columns = {
+        name: [getattr(r, name) for r in records] for name in SCHEMA.names if not name.startswith(("top", "data"))
+    }
     columns["text"] = [r.text.encode("utf-8", "replace").decode() for r in records]
     columns["tokens"] = [list(r.tokens) for r in records]
     columns["top_ids"] = [[token for token, _ in r.top] for r in records]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from pathlib import Path
@@ -99,8 +100,7 @@ class Trace:
             held = record.activations or {}
             if hook not in held:
                 raise TraceError(
-                    f"hook {hook!r} was not captured; captured: {', '.join(held) or 'none'}."
-                    f"{did_you_mean(hook, held)}"
+                    f"hook {hook!r} was not captured; captured: {', '.join(held) or 'none'}.{did_you_mean(hook, held)}"
                 )
             if offset < len(held[hook]):
                 return held[hook][offset]
@@ -119,7 +119,10 @@ class Trace:
 
         :raises TraceError: not every layer's ``blocks.N.{hook}`` was captured.
         """
-        names = [name for name in self.hooks if name.startswith("blocks.") and name.endswith(f".{hook}")]
+        names = sorted(
+            (name for name in self.hooks if re.fullmatch(rf"blocks\.\d+\.{re.escape(hook)}", name)),
+            key=lambda name: int(name.split(".")[1]),
+        )
         if not names:
             raise TraceError(
                 f"no 'blocks.N.{hook}' in this trace; captured: {', '.join(self.hooks) or 'nothing'}. "

@@ -1,0 +1,196 @@
+"""Telling mods what happened and combining what they answer."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidActionError, ModError
+from ..models import HookedModel
+from ..trace import ACTION, WARNING
+from .actions import (
+    NAMES,
+    STRUCTURAL,
+    Action,
+    ActionBuilder,
+    AdjustLogits,
+    AdjustPrefill,
+    Backtrack,
+    ClearEdits,
+    EditActivation,
+    EmitError,
+    ForceOutput,
+    ForceTokens,
+    Steer,
+    ToolCalls,
+    told,
+)
+from .checks import Limits, checked
+from .edits import make_edit
+from .emit import Emitter
+from .events import Event, ForwardPass, Prefilled
+from .request import BoundMod, Request
+
+__all__ = ["Decision", "Dispatch"]
+
+
+@dataclass(slots=True)
+class Decision:
+    """What the mods made of one event."""
+
+    structural: STRUCTURAL | None = None
+    by: str | None = None
+    """The mod whose structural action won."""
+    logits: Tensor | None = None
+    """Logits as edited, or None if nobody did."""
+    token_temp: float | None = None
+    prefill: AdjustPrefill | None = None
+
+
+class Dispatch:
+    """Runs the mods of requests over one model; ``on_mod_error`` is ``raise`` or ``disable``."""
+
+    def __init__(self, model: HookedModel, emit: Emitter, on_mod_error: str) -> None:
+        self.model = model
+        self.emit = emit
+        self.on_mod_error = on_mod_error
+
+    def ask(self, request: Request, event: Event) -> Decision:
+        """Tell every mod in order and combine their answers; the first structural action wins."""
+        decision = Decision()
+        taken: list[tuple[BoundMod, Action, str, int]] = []
+        for bound in request.mods:
+            if bound.disabled:
+                continue
+            started = time.perf_counter_ns()
+            actions = self._answer(request, bound, event, decision)
+            took = time.perf_counter_ns() - started
+            for action in actions:
+                status = self._take(request, bound, action, decision)
+                taken.append((bound, action, status, took))
+        for bound, action, status, took in taken:
+            moot = isinstance(action, AdjustLogits) and decision.structural is not None
+            self._note_action(request, event, bound, action, "shadowed" if moot else status, took)
+        return decision
+
+    def _answer(self, request: Request, bound: BoundMod, event: Event, so_far: Decision) -> list[Action]:
+        """One mod's checked answer. A mod that raises changes nothing."""
+        own = self._own_copy(request, bound, event, so_far)
+        name = bound.mod.name
+        try:
+            answer = bound.mod.handle(own, ActionBuilder(), self.model.tokenizer)
+            actions = checked(answer, own, name, self._limits(request))
+        except InvalidActionError as error:
+            self._failed(request, bound, event, error)
+        except Exception as error:  # noqa: BLE001  # why: whatever user code raises is reported with mod, event and step
+            wrapped = ModError(
+                f"mod {name!r} raised {type(error).__name__} on {type(event).__name__} at step {event.step} "
+                f"(request {request.request_id}): {error}"
+            )
+            wrapped.__cause__ = error
+            self._failed(request, bound, event, wrapped)
+        else:
+            self._warn_of_lost_change(request, own, so_far, actions, name)
+            return actions
+        return []
+
+    def _own_copy(self, request: Request, bound: BoundMod, event: Event, so_far: Decision) -> Event:
+        if isinstance(event, ForwardPass):
+            logits = event.raw_logits if so_far.logits is None else so_far.logits
+            # A copy, so that writing into it can't reach the run; outside inference mode, so that torch
+            # counts such writes and we can tell the author about them.
+            with torch.inference_mode(False):
+                return replace(event, state=bound.state, logits=logits.clone())
+        if isinstance(event, Prefilled) and so_far.prefill is not None:
+            changed = so_far.prefill
+            return replace(
+                event,
+                state=bound.state,
+                tokens=changed.tokens,
+                text=self.model.tokenizer.decode(changed.tokens),
+                max_new_tokens=changed.max_steps or event.max_new_tokens,
+            )
+        return replace(event, state=bound.state)
+
+    def _failed(self, request: Request, bound: BoundMod, event: Event, error: Exception) -> None:
+        self.emit(
+            request, ACTION, event.position, mod=bound.mod.name, action="raised", status="refused",
+            data={"event": type(event).__name__, "error": str(error)},
+        )  # fmt: skip
+        if self.on_mod_error == "raise":
+            raise error
+        bound.disabled = True
+
+    def without_failed_edits(self, requests: Sequence[Request], error: Exception) -> bool:
+        """After a pass that an edit broke: disable its mod and drop the edit, if failures are to be survived."""
+        if self.on_mod_error == "raise":
+            return False
+        dropped = False
+        for request in requests:
+            for edit in request.drop_failed_edits():
+                dropped = True
+                self.emit(
+                    request, ACTION, len(request.tokens), mod=edit.mod_name, action="raised", status="refused",
+                    data={"event": "edit", "error": str(error)},
+                )  # fmt: skip
+                for bound in request.mods:
+                    bound.disabled = bound.disabled or bound.mod.name == edit.mod_name
+        return dropped
+
+    def _warn_of_lost_change(
+        self, request: Request, own: Event, so_far: Decision, actions: list[Action], name: str
+    ) -> None:
+        if (
+            isinstance(own, ForwardPass)
+            and own.logits._version
+            and not any(isinstance(action, AdjustLogits) for action in actions)
+        ):
+            self.warn(request, f"mod {name!r} wrote into event.logits without returning adjust_logits(): ignored")
+
+    def _limits(self, request: Request) -> Limits:
+        model = self.model
+        return Limits(
+            vocab_size=model.vocab_size, n_ctx=model.n_ctx, d_model=model.d_model,
+            edit_names=model.edit_names, generated=request.generated_count,
+        )  # fmt: skip
+
+    def _take(self, request: Request, bound: BoundMod, action: Action, decision: Decision) -> str:
+        """Fold one action into the decision; returns its status."""
+        match action:
+            case Steer() | EditActivation():
+                label = f"e{len(request.edits_made)}"
+                edit = make_edit(action, label, bound.mod.name, self.model.device)
+                request.edits_made.append(edit)
+                request.active = (*request.active, edit)
+            case ClearEdits():
+                request.active = ()
+            case AdjustLogits():
+                decision.logits, decision.token_temp = action.logits, action.token_temp
+            case AdjustPrefill():
+                decision.prefill = action
+            case ForceTokens() | Backtrack() | ForceOutput() | ToolCalls() | EmitError():
+                if decision.structural is not None:
+                    return "shadowed"
+                decision.structural, decision.by = action, bound.mod.name
+            case _:
+                raise AssertionError(action)
+        return "applied"
+
+    def _note_action(
+        self, request: Request, event: Event, bound: BoundMod, action: Action, status: str, took: int
+    ) -> None:
+        tokens, data = told(action)
+        self.emit(
+            request, ACTION, event.position, tokens=tokens, mod=bound.mod.name, action=NAMES[type(action)],
+            status=status, duration_ns=took, data={"event": type(event).__name__, **data},
+        )  # fmt: skip
+
+    def warn(self, request: Request, message: str) -> None:
+        """Say something once in the trace and as a Python warning."""
+        self.emit(request, WARNING, len(request.tokens), data={"message": message})
+        warnings.warn(f"request {request.request_id}: {message}", stacklevel=2)
