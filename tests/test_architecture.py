@@ -181,9 +181,7 @@ def exported_names(tree: ast.Module) -> set[str] | None:
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
-            return {
-                n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)
-            }
+            return {n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     return None
 
 
@@ -211,9 +209,7 @@ def inner_modules() -> frozenset[str]:
     inner = set()
     for doorway in (ROOT / "workbench").glob("*/__init__.py"):
         offered = exported_names(ast.parse(doorway.read_text("utf-8"))) or set()
-        inner |= {
-            module_name(p) for p in doorway.parent.rglob("*.py") if p != doorway and p.stem not in offered
-        }
+        inner |= {module_name(p) for p in doorway.parent.rglob("*.py") if p != doorway and p.stem not in offered}
     return frozenset(inner)
 
 
@@ -273,15 +269,11 @@ def test_importing_the_map_is_quick_and_loads_no_heavy_library() -> None:
     )
     seconds = []
     for _ in range(3):
-        done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
-        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
         taken, loaded = json.loads(done.stdout)
         seconds.append(taken)
         assert not {"torch", "transformers", "transformer_lens", "pandas", "plotly"} & set(loaded)
-    assert min(seconds) < 1, (
-        f"import workbench took {min(seconds):.2f} s at best; the rule allows less than 1 s"
-    )
+    assert min(seconds) < 1, f"import workbench took {min(seconds):.2f} s at best; the rule allows less than 1 s"
 
 
 # --- the checks themselves ---

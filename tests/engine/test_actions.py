@@ -185,6 +185,12 @@ class TestLogits:
         result = run(model, chosen, sampling=SamplingParams(temperature=5.0), seed=4)
         assert result.tokens[0] == plain[0]
 
+    def test_a_later_edit_keeps_an_earlier_temperature(self, model: Any, plain: Any, answer: Any) -> None:
+        cold = answer(ForwardPass, lambda e, a, t: a.adjust_logits(e.logits, token_temp=0), name="cold")
+        plainly = answer(ForwardPass, lambda e, a, t: a.adjust_logits(e.logits), name="plainly")
+        result = run(model, cold, plainly, sampling=SamplingParams(temperature=9.0), seed=4)
+        assert result.tokens[0] == plain[0]
+
     def test_writing_in_place_without_returning_it_is_said(self, model: Any, plain: Any, answer: Any) -> None:
         def careless(event: Any, actions: Any, tokenizer: Any) -> None:
             event.logits[:] = -torch.inf

@@ -14,6 +14,7 @@ import torch
 from workbench import Added, ForwardPass, SamplingParams, Session, Trace, mod, replay
 from workbench.engine import tool_call_pairs
 from workbench.errors import BudgetError, ModError, PromptError, TraceError, UnknownHookError, WorkbenchError
+from workbench.trace import Record
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -139,34 +140,42 @@ class TestLimits:
             session.generate("hi", max_new_tokens=count)
 
 
+def ctrl_c_at_step_4(record: Record) -> None:
+    """A sink that presses Ctrl-C between two mods' turns."""
+    if record.kind == "forward_pass" and record.step == 4:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
 class TestInterruption:
     def test_ctrl_c_ends_at_a_token_and_leaves_everything_usable(self, model: Any) -> None:
-        @mod
-        def presses_ctrl_c(event: Any, actions: Any, tokenizer: Any) -> None:
-            if isinstance(event, ForwardPass) and event.step == 4:
-                os.kill(os.getpid(), signal.SIGINT)
-
-        session = Session(model, [presses_ctrl_c], on_interrupt="return", capture="blocks.0.hook_resid_post")
+        session = Session(model, on_interrupt="return", capture="blocks.0.hook_resid_post", sinks=[ctrl_c_at_step_4])
         handler = signal.getsignal(signal.SIGINT)
         result = session.generate("hi", max_new_tokens=50, sampling=GREEDY)
         assert signal.getsignal(signal.SIGINT) is handler
         assert result.reason == "interrupted"
         assert len(result.tokens) == 4
         assert result.trace.records[-1].data == {"reason": "interrupted"}
-        whole = session.generate("hi", max_new_tokens=8, sampling=GREEDY, mods=[])
+        whole = Session(model).generate("hi", max_new_tokens=8, sampling=GREEDY)
         assert whole.tokens[:4] == result.tokens
 
     def test_by_default_it_is_raised_again_and_nothing_is_lost(self, model: Any) -> None:
-        @mod
-        def presses_ctrl_c(event: Any, actions: Any, tokenizer: Any) -> None:
-            if isinstance(event, ForwardPass) and event.step == 4:
-                os.kill(os.getpid(), signal.SIGINT)
-
-        session = Session(model, [presses_ctrl_c])
+        session = Session(model, sinks=[ctrl_c_at_step_4])
         with pytest.raises(KeyboardInterrupt):
             session.generate("hi", max_new_tokens=50, sampling=GREEDY)
         assert len(session.last_results[0].tokens) == 4
         assert session.last_results[0].reason == "interrupted"
+
+    def test_a_mod_that_waits_for_a_person_can_be_interrupted(self, model: Any) -> None:
+        @mod
+        def waits(event: Any, actions: Any, tokenizer: Any) -> None:
+            if isinstance(event, ForwardPass) and event.step == 4:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(60)
+
+        result = Session(model, [waits], on_interrupt="return").generate("hi", max_new_tokens=9, sampling=GREEDY)
+        assert (len(result.tokens), result.reason) == (3, "interrupted")
+        with pytest.raises(KeyboardInterrupt):
+            Session(model, [waits]).generate("hi", max_new_tokens=9)
 
     def test_an_exception_in_the_middle_of_a_pass_never_happened(self, model: Any, answer: Any) -> None:
         from workbench import Prefilled
@@ -272,6 +281,7 @@ class TestResuming:
         reply = {"role": "tool", "tool_call_id": "b", "content": "2"}
         chat = [{"role": "assistant", "tool_calls": [one, two]}, reply]
         assert tool_call_pairs(chat) == [(one, None), (two, reply)]
+        assert tool_call_pairs([{"role": "assistant", "tool_calls": one}]) == [(one, None)]
 
 
 class TestReplay:

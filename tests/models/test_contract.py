@@ -258,6 +258,10 @@ class TestTokenizer:
         assert self.tokenizer.special_token("<unused0>") == 3
         assert self.tokenizer.special_token("<end_of_turn>") is None
 
+    def test_special_tokens_are_told_from_the_same_letters(self) -> None:
+        assert [self.tokenizer.is_special(token) for token in (0, 1, 2, 3, 4)] == [True] * 4 + [False]
+        assert not any(map(self.tokenizer.is_special, self.tokenizer.encode("<b") + self.tokenizer.encode("os>")))
+
     def test_empty_prompts_are_refused(self) -> None:
         with pytest.raises(PromptError, match="the prompt is empty"):
             self.tokenizer.prompt("")

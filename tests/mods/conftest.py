@@ -27,7 +27,7 @@ def merging_model() -> Any:
     found = load("tiny-llama")
     raw = json.loads(found.tokenizer.hf.backend_tokenizer.to_str())
     vocab = raw["model"]["vocab"]
-    spare = [text for text in vocab if ord(text[0]) > 0x180 or len(text) == 1 and "\u00c0" <= text <= "\u00ff"]
+    spare = [text for text in vocab if ord(text[0]) > 0x180 or (len(text) == 1 and "\u00c0" <= text <= "\u00ff")]
     for left, right in MERGES:
         vocab[left + right] = vocab.pop(spare.pop())
     raw["model"]["merges"] = [list(pair) for pair in MERGES]

@@ -46,9 +46,7 @@ def test_the_first_cell_states_purpose_time_and_model(path: Path) -> None:
 @pytest.mark.real
 @pytest.mark.slow
 @each_notebook
-def test_a_notebook_runs_from_top_to_bottom(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))  # nobody's own start-up files
     client = NotebookClient(
         read(path),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -174,7 +175,7 @@ class TestRefusals:
         (tmp_path / "run" / "activations-00000.safetensors").unlink()
         loaded = Trace.load(tmp_path / "run")
         assert loaded.history("r0").tokens == result.trace.history("r0").tokens
-        with pytest.raises(TraceError, match=r"no 'blocks\.N\.hook_resid_post' in this trace"):
+        with pytest.raises(TraceError, match=r"3 of 3 'blocks\.N\.hook_resid_post' were not captured"):
             loaded.residuals(loaded.history("r0").every[0])
 
     def test_records_hold_text_not_code(self, result: Result, tmp_path: Path) -> None:
@@ -187,6 +188,14 @@ class TestRefusals:
             "list<element: int64>",
             "list<element: double>",
         }
+
+    def test_a_lone_surrogate_breaks_no_table_and_no_file(self, result: Result, tmp_path: Path) -> None:
+        [first, *_] = result.trace.records
+        odd = dataclasses.replace(first, text="a\ud800b", mod="m\udfff")
+        trace = Trace(result.trace.run, [odd])
+        assert trace.frame().text[0] == "a?b"
+        trace.save(tmp_path / "run")
+        assert Trace.load(tmp_path / "run").records[0].mod == "m?"
 
     def test_unknown_requests_hooks_and_rows_are_named(self, result: Result) -> None:
         trace = result.trace

@@ -11,6 +11,7 @@ from .actions import Backtrack, EmitError, ForceOutput, ForceTokens, ToolCalls
 from .dispatch import Decision, Dispatch
 from .emit import Emitter
 from .events import Added, Finished, Removed, RequestView
+from .interrupts import StopFlag
 from .request import Request
 
 __all__ = ["Conductor"]
@@ -19,15 +20,15 @@ __all__ = ["Conductor"]
 class Conductor:
     """Changes requests as decided, and tells the mods of every change."""
 
-    def __init__(self, model: HookedModel, emit: Emitter, on_mod_error: str) -> None:
+    def __init__(self, model: HookedModel, emit: Emitter, on_mod_error: str, stop: StopFlag) -> None:
         self.model = model
         self.emit = emit
-        self.dispatch = Dispatch(model, emit, on_mod_error)
+        self.dispatch = Dispatch(model, emit, on_mod_error, stop)
         self.ask = self.dispatch.ask
         self.warn = self.dispatch.warn
 
     def view(self, request: Request) -> RequestView:
-        return RequestView(request.tokens, request.prompt_length, self.model.tokenizer)
+        return RequestView(request.tokens, request.prompt_length, request.max_new_tokens, self.model.tokenizer)
 
     def settle(self, request: Request, decision: Decision, score: Callable[[int], float] | None = None) -> None:
         """Carry out a structural action, and those that the resulting Added events are answered with.

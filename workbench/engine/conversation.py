@@ -32,7 +32,8 @@ def continued(
         raise PromptError("the run was not a chat: give the tool results as text or token ids")
     reply: dict[str, Any] = {"role": "assistant", "content": result.text}
     if result.tool_calls is not None:
-        reply["tool_calls"] = result.tool_calls
+        calls = result.tool_calls
+        reply["tool_calls"] = [calls] if isinstance(calls, Mapping) else calls
     replies = [dict(item) for item in tool_results if isinstance(item, Mapping)]
     messages = (*result.conversation, reply, *replies)
     return _checked(so_far + _rest(result, messages, model), messages, model)

@@ -34,6 +34,7 @@ from .checks import Limits, checked
 from .edits import make_edit
 from .emit import Emitter
 from .events import Event, ForwardPass, Prefilled
+from .interrupts import StopFlag
 from .request import BoundMod, Request
 
 __all__ = ["Decision", "Dispatch"]
@@ -55,10 +56,11 @@ class Decision:
 class Dispatch:
     """Runs the mods of requests over one model; ``on_mod_error`` is ``raise`` or ``disable``."""
 
-    def __init__(self, model: HookedModel, emit: Emitter, on_mod_error: str) -> None:
+    def __init__(self, model: HookedModel, emit: Emitter, on_mod_error: str, stop: StopFlag) -> None:
         self.model = model
         self.emit = emit
         self.on_mod_error = on_mod_error
+        self.stop = stop
 
     def ask(self, request: Request, event: Event) -> Decision:
         """Tell every mod in order and combine their answers; the first structural action wins."""
@@ -83,7 +85,8 @@ class Dispatch:
         own = self._own_copy(request, bound, event, so_far)
         name = bound.mod.name
         try:
-            answer = bound.mod.handle(own, ActionBuilder(), self.model.tokenizer)
+            with self.stop.interruptible():
+                answer = bound.mod.handle(own, ActionBuilder(), self.model.tokenizer)
             actions = checked(answer, own, name, self._limits(request))
         except InvalidActionError as error:
             self._failed(request, bound, event, error)
@@ -170,7 +173,8 @@ class Dispatch:
             case ClearEdits():
                 request.active = ()
             case AdjustLogits():
-                decision.logits, decision.token_temp = action.logits, action.token_temp
+                decision.logits = action.logits
+                decision.token_temp = decision.token_temp if action.token_temp is None else action.token_temp
             case AdjustPrefill():
                 decision.prefill = action
             case ForceTokens() | Backtrack() | ForceOutput() | ToolCalls() | EmitError():

@@ -17,9 +17,10 @@ __all__ = ["Added", "Event", "Finished", "ForwardPass", "Prefilled", "Removed", 
 class RequestView:
     """A read-only look at a request as it stands right now (not as it stood when an event was made)."""
 
-    __slots__ = ("_prompt_length", "_tokenizer", "_tokens")
+    __slots__ = ("_prompt_length", "_tokenizer", "_tokens", "max_new_tokens")
 
-    def __init__(self, tokens: list[int], prompt_length: int, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokens: list[int], prompt_length: int, max_new_tokens: int, tokenizer: Tokenizer) -> None:
+        self.max_new_tokens = max_new_tokens
         self._tokens = tokens
         self._prompt_length = prompt_length
         self._tokenizer = tokenizer
@@ -155,7 +156,8 @@ def tool_call_pairs(conversation: Sequence[Message]) -> list[tuple[Mapping[str, 
     calls: list[tuple[Mapping[str, Any], Message | None]] = []
     for message in conversation:
         if message.get("role") == "assistant":
-            calls.extend((call, None) for call in message.get("tool_calls") or ())
+            made = message.get("tool_calls") or ()
+            calls.extend((call, None) for call in ([made] if isinstance(made, Mapping) else made))
         elif message.get("role") == "tool":
             _answer(calls, message)
     return calls

@@ -17,12 +17,22 @@ class StopFlag:
     def __init__(self) -> None:
         self._event = threading.Event()
         self.by_keyboard = False
+        self.in_mod = False
 
     def set(self) -> None:
         self._event.set()
 
     def __call__(self) -> bool:
         return self._event.is_set()
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """While a mod runs Ctrl-C reaches it at once: it may be waiting for a person, and has changed nothing yet."""
+        self.in_mod = True
+        try:
+            yield
+        finally:
+            self.in_mod = False
 
 
 @contextmanager
@@ -43,6 +53,8 @@ def interrupts_set(flag: StopFlag) -> Iterator[None]:
         flag.by_keyboard = True
         flag.set()
         signal.signal(signal.SIGINT, before)
+        if flag.in_mod:
+            raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, handler)
     try:

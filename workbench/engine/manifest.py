@@ -59,7 +59,7 @@ def _model(model: HookedModel) -> dict[str, Any]:
         "vocab_size": model.vocab_size,
         "source": model.source,
         "kv_cache": model.cache_works,
-        "tokenizer": model.tokenizer.fingerprint(),
+        "tokenizer": model.tokenizer.fingerprint,
         "eos_token_ids": list(model.tokenizer.eos_token_ids),
     }
 

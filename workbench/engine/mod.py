@@ -21,10 +21,15 @@ Handler: TypeAlias = Callable[[Any, ActionBuilder, Tokenizer], Answer]
 class Mod(Protocol):
     """What the engine needs of a mod. ``@mod`` makes one of a function; a class can be one too."""
 
-    name: str
-    """Shown in traces and errors."""
-    capture: tuple[str, ...]
-    """Patterns of hooks that it wants to see on ForwardPass."""
+    @property
+    def name(self) -> str:
+        """Shown in traces and errors."""
+        ...
+
+    @property
+    def capture(self) -> tuple[str, ...]:
+        """Patterns of hooks that it wants to see on ForwardPass."""
+        ...
 
     def handle(self, event: Event, actions: ActionBuilder, tokenizer: Tokenizer) -> Answer:
         """Called once per event, in the order of the mods; None means noop."""
@@ -49,7 +54,7 @@ class FunctionMod:
         if not callable(handler):
             raise TypeError(f"@mod wraps a function handler(event, actions, tokenizer), got {handler!r}")
         self.handler = handler
-        self.name = name or getattr(handler, "__name__", type(handler).__name__)
+        self.name: str = name or str(getattr(handler, "__name__", type(handler).__name__))
         self.capture = (capture,) if isinstance(capture, str) else tuple(capture)
         self.params = None if params is None else dict(params)
         self.__doc__ = handler.__doc__

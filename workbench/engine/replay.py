@@ -47,7 +47,7 @@ def replay(
     :raises TraceError: the tokenizer or size of the model is another one, or mods are missing.
     """
     told = trace.run["model"]
-    if told["tokenizer"] != model.tokenizer.fingerprint() or told["n_layers"] != model.n_layers:
+    if told["tokenizer"] != model.tokenizer.fingerprint or told["n_layers"] != model.n_layers:
         raise TraceError(f"the trace was made with {told['name']}, whose tokenizer or size differs from {model.name}'s")
     wanted = [request["mods"] for request in trace.run["requests"].values()]
     given = (

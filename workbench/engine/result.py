@@ -13,7 +13,7 @@ from .request import Request
 __all__ = ["Result"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Result:
     """One request's outcome. ``tokens`` are the visible generated ones, an end token included."""
 
@@ -36,6 +36,10 @@ class Result:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        shown = self.text if len(self.text) <= 60 else self.text[:57] + "…"
+        return f"<Result {self.request_id}: {shown!r}, {len(self.tokens)} tokens, ended by {self.reason}>"
 
     def _repr_html_(self) -> str:
         shown = f"<pre style='white-space:pre-wrap'>{escape(self.text)}</pre>"

@@ -14,6 +14,7 @@ from ..models import Cache, Forward, HookedModel
 from .conduct import Conductor
 from .emit import Emitter
 from .events import ForwardPass, Prefilled, Sampled
+from .interrupts import StopFlag
 from .request import Request, edits_for
 from .sampling import draw, warp
 
@@ -35,13 +36,13 @@ class Run:
         *,
         on_mod_error: str = "raise",
         activation_budget: int,
-        stop: Callable[[], bool] = lambda: False,
+        stop: StopFlag,
     ) -> None:
         self.model = model
         self.requests = list(requests)
         self.cache = cache
         self.emit = emit
-        self.conductor = Conductor(model, emit, on_mod_error)
+        self.conductor = Conductor(model, emit, on_mod_error, stop)
         self.stop = stop
         self._budget = activation_budget
         self._next_row = 0

@@ -88,12 +88,13 @@ class Session:
         mods: Mods | None = None,
         max_forward_tokens: int | None = None,
         save: str | Path | None = None,
+        overwrite: bool = False,
     ) -> Any:
         """Generate for one prompt (a :class:`Result`) or several in one batch (a list of them).
 
         ``mods`` replaces the session's, one list for all prompts or one list each. ``seed``: the random
         stream of request ``i`` depends on (seed, i) alone; a list gives each its own, as if alone.
-        ``save`` keeps the trace on disk while the run goes.
+        ``save`` keeps the trace on disk while the run goes; ``overwrite`` allows replacing an older trace there.
 
         :raises PromptError: an empty, too long or malformed prompt.
         :raises ModError: a mod raised (its exception is the cause); ``error.trace`` holds the run so far.
@@ -102,7 +103,7 @@ class Session:
         """
         for _ in self.stream(
             prompt, max_new_tokens=max_new_tokens, sampling=sampling, seed=seed, mods=mods,
-            max_forward_tokens=max_forward_tokens, save=save,
+            max_forward_tokens=max_forward_tokens, save=save, overwrite=overwrite,
         ):  # fmt: skip
             pass
         return self.last_results if split_batch(prompt)[1] else self.last_results[0]
@@ -117,6 +118,7 @@ class Session:
         mods: Mods | None = None,
         max_forward_tokens: int | None = None,
         save: str | Path | None = None,
+        overwrite: bool = False,
     ) -> Iterator[Record]:
         """The same run, record by record; ``last_results`` holds the results once it is exhausted."""
         prompts, _ = split_batch(prompt)
@@ -128,6 +130,7 @@ class Session:
             mods=mods_per_prompt(self.mods if mods is None else mods, len(prompts)),
             max_forward_tokens=max_forward_tokens,
             save=save,
+            overwrite=overwrite,
         )
         yield from self._play(job)
 
@@ -142,6 +145,7 @@ class Session:
         mods: Sequence[Mod] | None = None,
         max_forward_tokens: int | None = None,
         save: str | Path | None = None,
+        overwrite: bool = False,
     ) -> Result:
         """Go on after a result, from the same KV cache, with what a tool returned.
 
@@ -161,6 +165,7 @@ class Session:
             mods=[checked_mods(self.mods if mods is None else mods)],
             max_forward_tokens=max_forward_tokens,
             save=save,
+            overwrite=overwrite,
             after=result,
         )
         for _ in self._play(job):
@@ -183,6 +188,7 @@ class Session:
         mods: Sequence[Sequence[Mod]],
         max_forward_tokens: int | None,
         save: str | Path | None,
+        overwrite: bool,
         after: Result | None = None,
     ) -> _Job:
         if max_new_tokens < 1:
@@ -209,14 +215,19 @@ class Session:
             self._check_budget(request)
             requests.append(request)
         cache = self.model.new_cache(len(requests)) if after is None else adopt(after, requests[0])
-        return self._job(requests, cache, seeds, save)
+        return self._job(requests, cache, seeds, save, overwrite)
 
     def _job(
-        self, requests: list[Request], cache: Cache, seeds: list[tuple[int, int]], save: str | Path | None
+        self,
+        requests: list[Request],
+        cache: Cache,
+        seeds: list[tuple[int, int]],
+        save: str | Path | None,
+        overwrite: bool,
     ) -> _Job:
         about = manifest(self.model, requests, on_mod_error=self.on_mod_error, seeds=seeds)
         trace = Trace(about)
-        writer = None if save is None else TraceWriter(save, about)
+        writer = None if save is None else TraceWriter(save, about, overwrite=overwrite)
         sinks: list[Sink] = [trace, *([writer] if writer else []), *self.sinks]
         self._stop = StopFlag()
         run = Run(
@@ -256,6 +267,10 @@ class Session:
         except (ModError, InvalidActionError) as error:
             error.trace = job.trace  # type: ignore[union-attr]
             raise
+        except KeyboardInterrupt:
+            # Raised inside a mod or a forward pass, which then never happened; the run has ended itself.
+            self._stop.by_keyboard = True
+            status = "interrupted"
         except GeneratorExit:
             job.run.end("interrupted")
             status = "interrupted"

@@ -10,6 +10,7 @@ import torch
 
 from ..errors import ModelError, ModelFileError, UnsupportedModelError, did_you_mean
 from .checkpoints import path as checkpoint_path
+from .threads import settle_threads
 from .tiny import tiny_checkpoint
 from .tokenizer import Tokenizer
 from .wrapped import WrappedModel
@@ -27,6 +28,7 @@ def load(
     device: str | torch.device | None = None,
     dtype: torch.dtype = torch.float32,
     accept_terms: bool = False,
+    threads: int | None = None,
     progress: bool = True,
 ) -> WrappedModel:
     """Load a model: a known name, a local Hugging Face directory, a ``.gguf`` file or a hub name.
@@ -34,7 +36,8 @@ def load(
     ``backend`` is ``bridge`` (TransformerBridge; most architectures) or ``hooked`` (HookedTransformer;
     Llama-, Gemma-3-, GPT-2- and NeoX-shaped). Hook names and results are the same. ``tiny-llama``,
     ``tiny-gemma3``, ``tiny-gpt2`` and ``tiny-gpt_neox`` are random models that need no download.
-    The KV cache is checked against an uncached pass before the model is handed out.
+    The KV cache is checked against an uncached pass before the model is handed out. On a CPU torch's thread
+    count becomes ``threads``, or by a short trial whichever of one and the present number decodes faster.
 
     :raises UnknownModelError: nothing of that name here, and no network to look further.
     :raises ModelFileError: the files are damaged, or the tokenizer belongs to another model.
@@ -50,6 +53,7 @@ def load(
     hf_model.to(where)
     model = _wrap(backend, hf_model, tokenizer, str(name))
     model.source = {**source, "backend": backend, "dtype": str(dtype).removeprefix("torch.")}
+    settle_threads(model, threads)
     model.check_cache()
     return model
 

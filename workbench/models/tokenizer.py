@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
 from typing import Any
 
 from jinja2 import TemplateError
@@ -94,6 +95,15 @@ class Tokenizer:
             ids = ids[1:]
         return ids
 
+    def is_special(self, token: int) -> bool:
+        """True for tokens that are marks of the format, not text (end of turn, padding, …)."""
+        return token in self._special
+
+    @cached_property
+    def _special(self) -> frozenset[int]:
+        marked = (token for token, added in self.hf.added_tokens_decoder.items() if added.special)
+        return frozenset([*map(int, marked), *map(int, self.hf.all_special_ids)])
+
     def special_token(self, text: str) -> int | None:
         """The id of a single token by its name, or None; checked both ways, since unknown names map to unk."""
         token = self.hf.convert_tokens_to_ids(text)
@@ -101,6 +111,7 @@ class Tokenizer:
             return None
         return int(token)
 
+    @cached_property
     def fingerprint(self) -> str:
         """Sixteen hex digits that change when the vocabulary or the special tokens do."""
         digest = hashlib.sha256()
@@ -120,6 +131,7 @@ def _as_bytes(piece: str) -> str:
     return "".join(f"<0x{decoder[char]:02X}>" for char in piece)
 
 
+@cache
 def _byte_decoder() -> dict[str, int]:
     """GPT-2's printable stand-ins for the 256 byte values (Radford et al. 2019, byte-level BPE)."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]

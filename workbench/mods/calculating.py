@@ -23,8 +23,8 @@ def calculator() -> FunctionMod:
 
     The answer is forced as soon as the text ends in a sum and ``=`` (see :func:`find_equation`); a drawn token
     that already begins to answer (``= 4``) is replaced. Right after the answer no token may add a digit to it.
-    The sum may have begun in the last line of a raw prompt. All follows from the text as it stands, so tokens
-    taken back or put there by other mods need no bookkeeping.
+    An answer of which only a beginning stands (other mods take tokens back) is completed. The sum may have
+    begun in the last line of a raw prompt. All follows from the text as it stands, so there is no bookkeeping.
     """
     no_digit = TokenMasks(lambda text: not _MORE_DIGITS.match(text))
 
@@ -50,12 +50,14 @@ def calculator() -> FunctionMod:
 
 
 def _answer_due(text: str) -> str | None:
-    """The answer to the sum that ``text`` ends in, spaced as the sum is: ``3+4=7`` but ``3 + 4 = 7``."""
-    found = find_equation(text)
-    if found is None:
+    """What is missing of the answer to the sum that ``text`` ends in, spaced as the sum is: ``3+4=7``."""
+    left, sign, right = text.rpartition("=")
+    found = find_equation(left + sign) if sign else None
+    begun = right.lstrip(SPACES)
+    if found is None or begun == found.result_text or not found.result_text.startswith(begun):
         return None
-    before_sign = text.rstrip(SPACES)[-2:-1]
-    return (" " if text.endswith("=") and before_sign in SPACES else "") + found.result_text
+    spaced = not right and left[-1] in SPACES
+    return (" " if spaced else "") + found.result_text[len(begun) :]
 
 
 def _instead_of(token: int, tokens: Sequence[int], text: str, tokenizer: Tokenizer) -> str | None:

@@ -14,7 +14,7 @@ from .texts import covering
 __all__ = ["TOOL_CALL", "tool_call", "valid_json"]
 
 TOOL_CALL = r"<tool_call>(.*?)</tool_call>"
-_FENCE = re.compile(r"\s*(?:```(?:json|JSON)?[ \t]*\n\s*)?")
+_FENCE = re.compile(r"\s*(?:```\w*[ \t]*\n\s*)?")
 _FENCE_BEGUN = re.compile(r"\s*`{1,3}\w*[ \t]*\Z")
 
 
@@ -69,7 +69,7 @@ def valid_json(max_rolls: int = 5) -> FunctionMod:
 
     An answer that begins as no JSON, closes a value that does not parse, or ends before the value is closed
     is taken back whole and rolled again, up to ``max_rolls`` times, then the run ends with an error. A
-    ``json`` code fence around the value is dropped. At temperature 0 every roll is the same. Put it after
+    code fence around the value is dropped. At temperature 0 every roll is the same. Put it after
     mods that change ``max_new_tokens``.
     """
     _check_rolls("valid_json", max_rolls)
@@ -101,10 +101,10 @@ def _finished_value(text: str, ended: bool) -> str | None:
 
     :raises ValueError: it is none and can't become one.
     """
-    if not ended and (not text.strip() or _FENCE_BEGUN.match(text)):
-        return None
     fence = _FENCE.match(text)
     begin = fence.end() if fence else 0
+    if not ended and (begin == len(text) or _FENCE_BEGUN.match(text)):
+        return None
     if text[begin : begin + 1] not in tuple('"[{-0123456789tfn'):
         raise ValueError(f"no value begins with {text[begin : begin + 12]!r}")
     end = closing(text, begin)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, ClassVar, TypeAlias
 
 import pandas as pd
@@ -131,7 +132,8 @@ def number(value: Any) -> str:
     """A number as tables show it: whole ones whole, others to four significant digits, a dash for none."""
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return "–"
-    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else f"{float(value):.4g}"
+    whole = isinstance(value, Integral) or (float(value).is_integer() and abs(value) < 1e15)
+    return str(int(value)) if whole else f"{float(value):.4g}"
 
 
 def grid_of(
@@ -143,11 +145,9 @@ def grid_of(
     index: bool = False,
 ) -> Grid:
     """A data frame as a table of its first ``shown`` rows; ``attach`` names a CSV file with all of them."""
-    told = frame.reset_index() if index else frame
+    told = _with_index(frame) if index else frame
     columns = tuple(_heading(name) for name in told.columns)
-    numeric = tuple(
-        pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind) for kind in told.dtypes
-    )
+    numeric = tuple(_is_real(kind) for kind in told.dtypes)
     head = told.head(shown)
     cells = [_cells(head.iloc[:, i], is_number) for i, is_number in enumerate(numeric)]
     return Grid(
@@ -160,9 +160,24 @@ def grid_of(
     )
 
 
+def _with_index(frame: pd.DataFrame) -> pd.DataFrame:
+    """The index as columns of its own; reset_index refuses a name that is taken and text it can't encode."""
+    levels = [frame.index.get_level_values(i) for i in range(frame.index.nlevels)]
+    columns = [pd.Series(level, dtype=level.dtype, name=i) for i, level in enumerate(levels)]
+    names = ["index" if name is None else name for name in frame.index.names]
+    joined = pd.concat([*columns, frame.reset_index(drop=True)], axis=1)
+    joined.columns = pd.Index([*names, *frame.columns], dtype=object, tupleize_cols=False)
+    return joined
+
+
 def frame_csv(frame: pd.DataFrame) -> str:
     """All rows as CSV; nine digits, which give every float32 back exactly."""
     return frame.to_csv(index=False, float_format="%.9g", lineterminator="\n")
+
+
+def _is_real(kind: Any) -> bool:
+    types = pd.api.types
+    return types.is_numeric_dtype(kind) and not types.is_bool_dtype(kind) and not types.is_complex_dtype(kind)
 
 
 def _heading(name: Any) -> str:

@@ -26,7 +26,7 @@ def download_link(file: Attachment) -> Markup:
     name = escape(legible(file.name))
     # Percent-encoding leaves no quote, bracket or ampersand of the data in the attribute.
     url = f"data:{file.media_type};charset=utf-8,{quote(body, safe=PLAIN)}"
-    return Markup(f"<a class=\"file\" download='{name}' href='{url}'>{name}</a> <small>({size})</small>")
+    return Markup(f"<a download='{name}' href='{url}'>{name}</a> <small>({size})</small>")
 
 
 def json_for_script(value: Any) -> Markup:

@@ -87,8 +87,7 @@ def _lens_blocks(trace: Trace, model: HookedModel, chosen: Sequence[TokenLife]) 
     if not frames:
         yield Note(text="No token of this request has captured residuals, so there is no logit lens.")
         return
-    for life, frame in zip(chosen, frames, strict=True):
-        yield from _disagreement(model, life, frame)
+    yield from _disagreement(model, chosen, frames)
     layers = [str(layer) for layer in frames[0]["layer"]]
     yield Picture(
         html=heat_strip(
@@ -127,16 +126,18 @@ def _lens_table(life: TokenLife, frame: pd.DataFrame) -> Fold:
     )
 
 
-def _disagreement(model: HookedModel, life: TokenLife, frame: pd.DataFrame) -> Iterator[Alert]:
-    """The lens's last row is the model's own distribution: if it is not, these are other weights."""
-    last = frame.iloc[-1]
-    if life.raw_logprob is None or int(last["layer"]) != model.n_layers - 1 or not last["probability"]:
-        return
-    difference = abs(math.log(last["probability"]) - life.raw_logprob)
-    if not difference < AGREEMENT:
+def _disagreement(model: HookedModel, chosen: Sequence[TokenLife], frames: Sequence[pd.DataFrame]) -> Iterator[Alert]:
+    """The lens's last row is the model's own distribution: where it is not, these are other weights."""
+    differences = [
+        (abs(math.log(last["probability"]) - life.raw_logprob), life)
+        for life, last in ((life, frame.iloc[-1]) for life, frame in zip(chosen, frames, strict=True))
+        if life.raw_logprob is not None and int(last["layer"]) == model.n_layers - 1 and last["probability"]
+    ]
+    worst, life = max(differences, key=lambda pair: pair[0], default=(0.0, None))
+    if life is not None and worst > AGREEMENT:
         yield Alert(
-            text=f"The last layer gives token #{life.uid} {label(life.text)} a log-probability {difference:.2g} nats "
-            f"from the recorded one: {model.name} here is not quite the model that made the trace."
+            text=f"The last layer gives token #{life.uid} {label(life.text)} a log-probability {worst:.2g} nats from "
+            f"the recorded one: {model.name} here is not quite the model that made the trace."
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 import pandas as pd
 import torch
@@ -42,19 +43,16 @@ def logit_lens(
     logprobs = torch.log_softmax(logits, dim=-1)
     own = logits[:, life.token]
     best = logprobs.topk(min(k, logprobs.shape[-1]), dim=-1)
-    frame = pd.DataFrame(
-        {
-            "layer": layers,
-            "norm": residuals.norm(dim=-1).tolist(),
-            "rank": (1 + (logits > own[:, None]).sum(dim=-1)).tolist(),
-            "probability": logprobs[:, life.token].exp().tolist(),
-        }
-    )
+    columns: dict[str, Any] = {
+        "layer": layers,
+        "norm": residuals.norm(dim=-1).tolist(),
+        "rank": (1 + (logits > own[:, None]).sum(dim=-1)).tolist(),
+        "probability": logprobs[:, life.token].exp().tolist(),
+    }
     for place in range(best.indices.shape[-1]):
-        texts = [model.tokenizer.token_text(i) for i in best.indices[:, place].tolist()]
-        frame[f"top_{place + 1}"] = pd.Series(texts, dtype=object)
-        frame[f"p_{place + 1}"] = best.values[:, place].exp().tolist()
-    return frame
+        columns[f"top_{place + 1}"] = _texts(map(model.tokenizer.token_text, best.indices[:, place].tolist()))
+        columns[f"p_{place + 1}"] = best.values[:, place].exp().tolist()
+    return pd.DataFrame(columns)
 
 
 def residual_norms(trace: Trace, request_id: str | None = None) -> pd.DataFrame:
@@ -73,14 +71,24 @@ def residual_norms(trace: Trace, request_id: str | None = None) -> pd.DataFrame:
     by_row = _norms_by_row(trace)
     histories = trace.histories.values() if request_id is None else [trace.history(request_id)]
     lines = [
-        (life.request_id, life.uid, life.position, life.token, life.text, life.visible, layer, norm)
+        (life, layer, norm)
         for history in histories
         for life in history.every
         if life.source_row is not None
         for layer, norm in by_row.get(life.source_row, ())
     ]
-    names = ["request_id", "uid", "position", "token", "text", "visible", "layer", "norm"]
-    return pd.DataFrame(lines, columns=names)
+    return pd.DataFrame(
+        {
+            "request_id": _texts(life.request_id for life, _, _ in lines),
+            "uid": [life.uid for life, _, _ in lines],
+            "position": [life.position for life, _, _ in lines],
+            "token": [life.token for life, _, _ in lines],
+            "text": _texts(life.text for life, _, _ in lines),
+            "visible": [life.visible for life, _, _ in lines],
+            "layer": [layer for _, layer, _ in lines],
+            "norm": [norm for _, _, norm in lines],
+        }
+    )
 
 
 def has_residuals(trace: Trace) -> bool:
@@ -107,13 +115,18 @@ def checked_model(model: HookedModel, trace: Trace, width: int | None = None) ->
     """
     told = trace.run.get("model", {})
     found = {"n_layers": model.n_layers, "d_model": model.d_model, "vocab_size": model.vocab_size}
-    for name, value in {**found, "tokenizer": model.tokenizer.fingerprint()}.items():
+    for name, value in {**found, "tokenizer": model.tokenizer.fingerprint}.items():
         expected = told.get(name, width if name == "d_model" and width else value)
         if expected != value:
             raise ReportError(
                 f"the trace was recorded with {told.get('name', 'a model')} ({name} {expected}), but the model "
                 f"given is {model.name} ({name} {value}): load the one that made the trace"
             )
+
+
+def _texts(values: Iterable[str]) -> pd.Series[Any]:
+    """A column of text that may hold anything: pandas' own string type refuses lone surrogates."""
+    return pd.Series(list(values), dtype=object)
 
 
 def _layers(names: Iterable[str]) -> list[tuple[int, str]]:

@@ -53,6 +53,7 @@ def plot_of(figure: Any, caption: str, table: pd.DataFrame | None) -> Plot:
     layout = {key: value for key, value in spec.get("layout", {}).items() if key != "template"}
     layout.update(paper_bgcolor=CLEAR, plot_bgcolor=CLEAR)
     layout["template"] = {"layout": {"colorway": list(COLOURS), "colorscale": SCALES, "xaxis": AXIS, "yaxis": AXIS}}
+    layout["template"]["data"] = {kind: [{"autocolorscale": True}] for kind in ("heatmap", "contour", "histogram2d")}
     layout["modebar"] = {"bgcolor": CLEAR, "color": "#808080", "activecolor": "#c4561a"}
     layout.setdefault("height", 420)
     layout.setdefault("margin", {"t": 64 if "title" in layout else 36, "r": 24, "b": 56, "l": 64})

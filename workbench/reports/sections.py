@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 import pandas as pd
 
 from ..models import HookedModel
 from ..trace import ACTION, WARNING, Record, TokenLife, Trace
-from .blocks import Alert, Block, Facts, Grid, Heading, Note, Picture, Verbatim, grid_of
+from .blocks import Alert, Attachment, Block, Facts, Grid, Heading, Note, Picture, Verbatim, frame_csv, grid_of
 from .layers import layer_blocks
-from .legible import label, shortened
+from .legible import label, legible, shortened
 from .provenance import provenance_blocks
 from .steps import step_blocks
 from .strip import removed_branches, token_strip
@@ -110,12 +112,21 @@ def _text(name: str, text: str) -> Iterator[Block]:
 
 
 def _token_grid(trace: Trace, request_id: str) -> Grid:
-    """The tokens table: the same rows as ``trace.tokens()``, texts legible."""
-    frame = trace.tokens()
-    frame = frame[frame["request_id"] == request_id].drop(columns=["request_id"])
-    frame["text"] = [label(text) for text in frame["text"]]
-    frame["edits"] = [", ".join(names) for names in frame["edits"]]
-    return grid_of(frame, f"Tokens of request {request_id}", shown=200, attach=f"{request_id}-tokens.csv")
+    """The tokens table: the rows of ``trace.tokens()``; labels to read, running text in the attached file."""
+    every = trace.history(request_id).every
+    names = [field.name for field in fields(TokenLife) if field.name != "request_id"]
+    columns: dict[str, Sequence[Any]] = {name: [getattr(life, name) for life in every] for name in names}
+    columns["text"] = [legible(life.text) for life in every]
+    columns["edits"] = [legible(", ".join(life.edits)) for life in every]
+    for name in ("origin", "added_by", "removed_by"):
+        columns[name] = [None if value is None else legible(value) for value in columns[name]]
+    frame = pd.DataFrame(columns)
+    for name in ("removed_step", "source_row"):
+        frame[name] = frame[name].astype("Int64")
+    file = Attachment(name=f"{request_id}-tokens.csv", text=frame_csv(frame))
+    shown = frame.assign(text=[label(life.text) for life in every])
+    shown.columns = shown.columns.str.replace("_", " ")
+    return replace(grid_of(shown, f"Tokens of request {request_id}", shown=200), attachment=file)
 
 
 # Who did what ------------------------------------------------------------------------------------------------
@@ -142,7 +153,7 @@ def _counts(actions: Sequence[Record]) -> pd.DataFrame:
     """One row per mod and action, in order of first appearance."""
     counted: dict[tuple[str, str], dict[str, int]] = {}
     for record in actions:
-        key = (record.mod or "–", record.action or "–")
+        key = (legible(record.mod or "–"), legible(record.action or "–"))
         row = counted.setdefault(
             key, {"applied": 0, "shadowed": 0, "refused": 0, "first step": record.step, "last step": record.step}
         )
@@ -155,7 +166,7 @@ def _origins(trace: Trace, request_id: str) -> pd.DataFrame:
     """Tokens by who put them there, and what became of them."""
     counted: dict[tuple[str, str], list[int]] = {}
     for life in trace.history(request_id).every:
-        row = counted.setdefault((life.origin, life.added_by or "the model"), [0, 0])
+        row = counted.setdefault((legible(life.origin), legible(life.added_by or "the model")), [0, 0])
         row[0] += 1
         row[1] += not life.visible
     lines = [(*key, total, total - gone, gone) for key, (total, gone) in counted.items()]

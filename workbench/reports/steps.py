@@ -16,6 +16,7 @@ from .words import Words
 __all__ = ["record_line", "step_blocks"]
 
 SHOWN_RECORDS = 300
+SHOWN_TOKENS = 24
 NOTE_LENGTH = 300
 COLUMNS = ("step", "what", "tokens", "p", "model p", "entropy", "likeliest next", "by", "status", "notes")
 NUMERIC = (True, False, False, True, True, True, False, False, False, False)
@@ -59,12 +60,12 @@ def record_line(record: Record) -> str:
 
 def _row(record: Record, words: Words) -> tuple[str, ...]:
     what = f"{record.action}" if record.kind == ACTION else record.kind
-    pieces = [label(words.of(token)) for token in record.tokens[:40]]
+    pieces = [label(words.of(token)) for token in record.tokens[:SHOWN_TOKENS]]
     likeliest = ", ".join(f"{label(words.of(i))} {number(math.exp(value))}" for i, value in record.top[:3])
     return (
         str(record.step),
         what.replace("_", " "),
-        " ".join(pieces) + (f" … ({len(record.tokens):,} in all)" if len(record.tokens) > 40 else ""),
+        " ".join(pieces) + (f" … ({len(record.tokens):,} in all)" if len(record.tokens) > SHOWN_TOKENS else ""),
         _probability(record.logprob),
         _probability(record.raw_logprob),
         "" if record.entropy is None else number(record.entropy),

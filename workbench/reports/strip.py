@@ -71,7 +71,7 @@ def token_strip(history: History, branches: Sequence[Branch], words: Words, *, m
         parts.append(f'<p class="more">The first {most:,} of {len(history.live):,} tokens are drawn.</p>')
     name = escape(legible(f"Tokens of request {history.request_id}"))
     body = "".join(parts) or '<p class="more">No token was committed.</p>'
-    return Markup(f'<div class="strip" role="group" aria-label="{name}">{body}</div>{_LEGEND}')
+    return Markup(f'<div class="strip" role="group" tabindex="0" aria-label="{name}">{body}</div>{_LEGEND}')
 
 
 def _row(lives: Sequence[TokenLife], words: Words) -> list[str]:

@@ -111,7 +111,7 @@ def _drawing(width: float, height: float, alternative: str, parts: Sequence[str]
         '<svg class="chart" xmlns="http://www.w3.org/2000/svg" width="{w}" height="{h}" viewBox="0 0 {w} {h}" '
         'role="img" aria-label="{alternative}" font-size="11" font-family="system-ui, sans-serif" '
         'fill="currentColor">{body}</svg>'
-    ).format(w=f"{width:g}", h=f"{height:g}", alternative=alternative, body=Markup("".join(parts)))
+    ).format(w=f"{width:g}", h=f"{height:g}", alternative=legible(alternative), body=Markup("".join(parts)))
 
 
 def _cells(values: Sequence[Sequence[float]], scale: Scale, wide: float, high: float) -> str:
@@ -192,10 +192,10 @@ def _legend(scale: Scale, y: float) -> str:
     )
     marks = "".join(
         f'<text x="{GUTTER + (index + 1) * wide}" y="{y + 36:g}" text-anchor="middle" font-size="10">'
-        f"{escape(mark)}</text>"
+        f"{_cut(mark)}</text>"
         for index, mark in enumerate(scale.marks)
     )
-    return f'<text x="{GUTTER}" y="{y + 8:g}">{escape(scale.title)}</text>{swatches}{marks}'
+    return f'<text x="{GUTTER}" y="{y + 8:g}">{_cut(scale.title, 60)}</text>{swatches}{marks}'
 
 
 # Line panels -----------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def line_panels(lines: Sequence[Line], xs: Sequence[int], *, alternative: str) -
     low, high = (min(every), max(every)) if every else (1.0, 10.0)
     span = (math.log10(low) - 0.05, math.log10(high) + 0.05)
     panels = Markup("").join(_panel(line, xs, span) for line in lines)
-    return Markup('<div class="panels" role="img" aria-label="{}">{}</div>').format(alternative, panels)
+    return Markup('<div class="panels" role="img" aria-label="{}">{}</div>').format(legible(alternative), panels)
 
 
 def _panel(line: Line, xs: Sequence[int], span: tuple[float, float]) -> Markup:

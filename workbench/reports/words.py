@@ -38,8 +38,7 @@ class Words:
         """Whether it is a special token and not the same letters written out."""
         if token not in self._special:
             if self._tokenizer is not None and 0 <= token < self._size:
-                plain, skipped = (self._tokenizer.decode([token], skip_special=skip) for skip in (False, True))
-                self._special[token] = bool(plain) and not skipped
+                self._special[token] = self._tokenizer.is_special(token)
             else:
                 self._special[token] = token in self._ends
         return self._special[token]

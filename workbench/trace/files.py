@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ..errors import TraceError
-from .record import Record
+from .record import Record, readable
 
 if TYPE_CHECKING:
     from .trace import Trace
@@ -170,14 +170,9 @@ def _replace(path: Path, content: bytes) -> None:
 def _write_part(directory: Path, part: int, records: Sequence[Record]) -> None:
     tensors = _pack(records)
     if tensors:
-        path = directory / f"activations-{part:05}.safetensors"
-        building = path.with_name(f".{path.name}.tmp")
-        save_file(tensors, building)
-        os.replace(building, path)
-    columns = {
-        name: [getattr(r, name) for r in records] for name in SCHEMA.names if not name.startswith(("top", "data"))
-    }
-    columns["text"] = [r.text.encode("utf-8", "replace").decode() for r in records]
+        _replace(directory / f"activations-{part:05}.safetensors", save(tensors))
+    plain = [name for name in SCHEMA.names if not name.startswith(("top", "data"))]
+    columns = {name: [readable(getattr(r, name)) for r in records] for name in plain}
     columns["tokens"] = [list(r.tokens) for r in records]
     columns["top_ids"] = [[token for token, _ in r.top] for r in records]
     columns["top_logprobs"] = [[value for _, value in r.top] for r in records]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from .history import History, TokenLife
-from .record import Record
+from .record import Record, readable
 
 if TYPE_CHECKING:
     from .trace import Trace
@@ -26,7 +26,7 @@ PLAIN = (
 
 def record_frame(records: Sequence[Record]) -> pd.DataFrame:
     """One row per record; ``data`` as JSON text."""
-    columns = {name: [getattr(record, name) for record in records] for name in PLAIN}
+    columns = {name: [readable(getattr(record, name)) for record in records] for name in PLAIN}
     frame = pd.DataFrame(columns, columns=list(PLAIN))
     frame["data"] = [json.dumps(dict(record.data), ensure_ascii=True) for record in records]
     for name in ("logprob", "raw_logprob", "entropy"):
@@ -38,7 +38,7 @@ def token_frame(histories: Mapping[str, History]) -> pd.DataFrame:
     """One row per token ever committed."""
     names = [field.name for field in fields(TokenLife)]
     lives: Iterable[TokenLife] = [life for history in histories.values() for life in history.every]
-    frame = pd.DataFrame([[getattr(life, name) for name in names] for life in lives], columns=names)
+    frame = pd.DataFrame([[readable(getattr(life, name)) for name in names] for life in lives], columns=names)
     frame.insert(6, "visible", [life.visible for history in histories.values() for life in history.every])
     for name in ("logprob", "raw_logprob", "entropy"):
         frame[name] = frame[name].astype("Float64")

@@ -26,6 +26,7 @@ class TokenLife:
     logprob: float | None = None
     raw_logprob: float | None = None
     entropy: float | None = None
+    """Of the model's own distribution there, in nats, if the token was put there right after a pass."""
     removed_step: int | None = None
     removed_by: str | None = None
     source_row: int | None = None
@@ -50,6 +51,7 @@ class History:
     rows: dict[int, int] = field(default_factory=dict)
     """Activation row of each position, as last computed."""
     _sampled: Record | None = None
+    _entropy: float | None = None
 
     @property
     def tokens(self) -> list[int]:
@@ -77,6 +79,7 @@ class History:
                 pass
 
     def _passed(self, record: Record) -> None:
+        self._entropy = record.entropy
         start, fed = int(record.data["fed_start"]), int(record.data["fed"])
         first_row = record.data.get("row")
         if first_row is not None:
@@ -109,7 +112,7 @@ class History:
                 added_by=record.mod,
                 logprob=drawn.logprob if drawn else None,
                 raw_logprob=record.raw_logprob if index == 0 else None,
-                entropy=drawn.entropy if drawn else None,
+                entropy=self._entropy if index == 0 and record.raw_logprob is not None else None,
                 source_row=self.rows.get(position - 1),
             )
             self.live.append(life)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["ACTION", "EVENTS", "WARNING", "Record", "Sink"]
+__all__ = ["ACTION", "EVENTS", "WARNING", "Record", "Sink", "readable"]
 
 EVENTS = ("prefilled", "forward_pass", "sampled", "added", "removed", "finished")
 ACTION = "action"
@@ -53,6 +53,11 @@ class Record:
     data: Mapping[str, Any] = field(default_factory=dict)
     activations: Mapping[str, Tensor] | None = field(default=None, compare=False, repr=False)
     """Captured hooks of a forward pass, ``[fed, ...]`` each; saved beside the records."""
+
+
+def readable(value: Any) -> Any:
+    """Text that any file or table can hold: a lone surrogate becomes a question mark; other values as they are."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 Sink = Callable[[Record], None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from pathlib import Path
@@ -119,16 +118,14 @@ class Trace:
 
         :raises TraceError: not every layer's ``blocks.N.{hook}`` was captured.
         """
-        names = sorted(
-            (name for name in self.hooks if re.fullmatch(rf"blocks\.\d+\.{re.escape(hook)}", name)),
-            key=lambda name: int(name.split(".")[1]),
-        )
-        if not names:
+        layers = int(self.run["model"]["n_layers"])
+        missing = [name for n in range(layers) if (name := f"blocks.{n}.{hook}") not in self.hooks]
+        if missing:
             raise TraceError(
-                f"no 'blocks.N.{hook}' in this trace; captured: {', '.join(self.hooks) or 'nothing'}. "
+                f"{len(missing)} of {layers} 'blocks.N.{hook}' were not captured ({missing[0]} …). "
                 f"Run with capture='blocks.*.{hook}'."
             )
-        return torch.stack([self.activation(name, token).float() for name in names])
+        return torch.stack([self.activation(f"blocks.{n}.{hook}", token).float() for n in range(layers)])
 
     # Tables --------------------------------------------------------------------------------------------
 
