@@ -31,7 +31,7 @@ def test_filters_keep_a_distribution_over_the_likeliest(
     logprobs = warp(raw, params)
     assert float(logprobs.exp().sum()) == pytest.approx(1, abs=1e-4)
     kept = logprobs > -math.inf
-    assert kept[raw.argmax()]
+    assert raw[kept].max() >= raw.max() - 1e-6  # of equals any may stay
     if top_k:
         assert (~kept).sum() >= 0
         assert raw[kept].min() >= raw.sort(descending=True).values[: max(top_k, 1)][-1]
