@@ -1,25 +1,26 @@
 """The ``workbench`` command: list and fetch models, run one under mods, make a report, replay a run.
 
-The text that a run generates goes to standard output, everything else to standard error.
+The text that a run generates goes to standard output, everything about it to standard error.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import inspect
 import io
 import json
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from .errors import PromptError, TraceError, WorkbenchError
 
 if TYPE_CHECKING:
-    from .engine import Result, Session
+    from .engine import Result
     from .models import HookedModel, Tokenizer
     from .trace import Record, Trace
 
@@ -27,36 +28,25 @@ __all__ = ["main"]
 
 RESIDUAL = "blocks.*.hook_resid_post"
 DEFAULT_MODEL = "smollm2-135m-instruct"
-EXIT_CODES = """\
+CONTROLS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)], "\ufffd")  # a terminal would obey them
+AS_WRITTEN = argparse.RawDescriptionHelpFormatter
+ABOUT = "List and fetch models, run one under mods and keep the trace, make a report of it, replay it."
+RUN = 'workbench run --prompt "What is 17 * 23?" --mod calculator --seed 0 --out runs/sum'
+RUN_JSON = """workbench run --prompt - --mod 'ban_tokens:{"words": ["city"]}' --mod calculator < question.txt"""
+REPORT = "workbench report runs/sum -o sum.html"
+REPLAY = "workbench replay runs/sum"
+EPILOG = f"""\
+examples:
+  {RUN}
+  {REPORT}
+  {REPLAY}
 exit codes:
   0    done, however the run ended
   1    a replayed run came out different
   2    something was wrong with what was asked, or a mod failed
-  130  interrupted by Ctrl-C; what there was until then is printed and kept
+  130  interrupted by Ctrl-C; what a run had until then is printed and kept
   141  whoever read the output closed it
 """
-EXAMPLES = {
-    "": """\
-  workbench run --prompt "What is 17 * 23?" --mod calculator --seed 0 --out runs/sum
-  workbench report runs/sum -o sum.html
-  workbench replay runs/sum
-""",
-    "models": """\
-  workbench models
-  workbench models --fetch gemma-3-270m --accept-terms
-""",
-    "mods": """\
-  workbench mods
-  workbench run --prompt "Tell me about Paris." --mod 'ban_tokens:{"words": ["city"]}' --mod calculator
-""",
-    "run": """\
-  workbench run --prompt "What is 17 * 23?" --mod calculator --temperature 0 --out runs/sum
-  workbench run --prompt - --system "Answer in JSON." --mod 'valid_json:{"max_rolls": 9}' < question.txt
-  workbench run --model tiny-llama --raw --prompt "no download needed" --seed 0
-""",
-    "report": "  workbench report runs/sum -o sum.html --title 'A sum'\n",
-    "replay": "  workbench replay runs/sum --backend hooked\n",
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,106 +55,73 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a model may write what the terminal's encoding lacks
         sys.stdout.reconfigure(errors="replace")
     with warnings.catch_warnings():
-        warnings.showwarning = _show_nothing if options.quiet else _show_warning
+        # As a user of the command reads a warning: no file, no line of code.
+        warnings.showwarning = lambda message, *_, **__: None if options.quiet else _say(f"warning: {message}")
         try:
             code: int = options.command(options)
             sys.stdout.flush()
+            return code
         except BrokenPipeError:
             # Nobody listens any more (| head); Python's own flush at its end must not fail on it again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
         except (WorkbenchError, ValueError, OSError) as error:
-            return _say(str(error), 2)
+            _say(str(error))
+            return 2
         except KeyboardInterrupt:
-            return _say("interrupted", 130)
-    return code
+            _say("interrupted")
+            return 130
 
 
-def _say(message: str, code: int = 0) -> int:
+def _say(message: str) -> None:
     print(f"workbench: {message}", file=sys.stderr)
-    return code
-
-
-def _show_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int,
-    file: TextIO | None = None, line: str | None = None,
-) -> None:  # fmt: skip
-    """A warning as a user of the command reads it: no file, no line of code."""
-    _say(f"warning: {message}")
-
-
-def _show_nothing(*_: Any, **__: Any) -> None:
-    """In place of a warning."""
-
-
-# Options -----------------------------------------------------------------------------------------------
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="workbench",
-        description=(__doc__ or "").split("\n")[0],
-        epilog=f"examples:\n{EXAMPLES['']}\n{EXIT_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser(prog="workbench", description=ABOUT, epilog=EPILOG, formatter_class=AS_WRITTEN)
     commands = parser.add_subparsers(required=True, metavar="command")
 
-    models = _command(commands, "models", _models, "list the known models: what is cached, its size and licence")
+    def command(function: Callable[..., int], says: str, *examples: str) -> argparse.ArgumentParser:
+        name, listed = function.__name__.strip("_"), "\n  ".join(("examples:", *examples))
+        made = commands.add_parser(name, help=says, description=says, epilog=listed, formatter_class=AS_WRITTEN)
+        made.add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
+        made.set_defaults(command=function)
+        return made
+
+    models = command(_models, "list or fetch the known models", "workbench models --fetch gemma-3-270m --accept-terms")
     models.add_argument("--fetch", metavar="NAME", help="download and convert a known model")
     models.add_argument("--remove", metavar="NAME", help="delete a model from the cache")
     models.add_argument("--accept-terms", action="store_true", help="accept the terms of a model that has some")
-
-    _command(commands, "mods", _mods, "list the ready mods and the parameters they take")
-    _add_run(_command(commands, "run", _run, "generate under mods and keep the trace"))
-
-    report = _command(commands, "report", _report, "make one offline HTML file of a trace")
-    report.add_argument("trace", type=Path, metavar="DIR", help="what `workbench run --out DIR` wrote")
+    command(_mods, "list the ready mods and the parameters they take", "workbench mods", RUN_JSON)
+    _add_run(command(_run, "generate under mods and keep the trace", RUN, RUN_JSON))
+    report = command(_report, "make one offline HTML file of a trace", REPORT)
+    replay = command(_replay, "run a trace again and say whether it comes out the same", REPLAY)
+    for reader in (report, replay):
+        reader.add_argument("trace", type=Path, metavar="DIR", help="what `workbench run --out DIR` wrote")
+        _add_model_options(reader, default=None)
     report.add_argument("-o", "--out", type=Path, required=True, metavar="FILE.html", help="the file to write")
     report.add_argument("--title", help="the heading (default: the run and its model)")
     report.add_argument("--no-lens", action="store_true", help="leave out what needs the model itself")
-    _add_model_options(report, default=None)
-
-    replay = _command(commands, "replay", _replay, "run a trace again and say whether it comes out the same")
-    replay.add_argument("trace", type=Path, metavar="DIR", help="what `workbench run --out DIR` wrote")
-    _add_model_options(replay, default=None)
-    return parser
-
-
-def _command(commands: Any, name: str, function: Any, says: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=says,
-        description=says[0].upper() + says[1:] + ".",
-        epilog=f"examples:\n{EXAMPLES[name]}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
-    parser.set_defaults(command=function)
     return parser
 
 
 def _add_run(run: argparse.ArgumentParser) -> None:
-    run.add_argument("--prompt", required=True, help="what to say; - reads standard input, less its last newline")
-    run.add_argument("--raw", action="store_true", help="feed the prompt as it is, without the chat template")
-    run.add_argument("--system", help="a system message before the prompt")
-    run.add_argument(
-        "--mod",
-        action="append",
-        default=[],
-        metavar="NAME[:JSON]",
-        help="a ready mod (see `workbench mods`); repeatable",
-    )
-    run.add_argument("--seed", type=int, help="same seed, same tokens; drawn and recorded if left out")
-    run.add_argument("--temperature", type=float, default=1.0, help="0 takes the likeliest token (default 1)")
-    run.add_argument("--top-k", type=int, default=0, help="draw among the k likeliest tokens (default 0: all)")
-    run.add_argument("--top-p", type=float, default=1.0, help="draw among the likeliest with this mass (default 1)")
-    run.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end once this is written; repeatable")
-    run.add_argument("--max-new-tokens", type=int, default=128, help="longest output (default 128)")
+    add = run.add_argument
+    add("--prompt", required=True, help="what to say; - reads standard input, less its last newline")
+    add("--raw", action="store_true", help="feed the prompt as it is, without the chat template")
+    add("--system", help="a system message before the prompt")
+    add("--mod", action="append", default=[], metavar="NAME[:JSON]", help="see `workbench mods`; may be repeated")
+    add("--seed", type=int, help="same seed, same tokens; drawn and recorded if left out")
+    add("--temperature", type=float, default=1.0, metavar="T", help="0 takes the likeliest token (default 1)")
+    add("--top-k", type=int, default=0, metavar="K", help="draw among the K likeliest tokens (default 0: all)")
+    add("--top-p", type=float, default=1.0, metavar="P", help="draw among the likeliest of mass P (default 1)")
+    add("--stop", action="append", default=[], metavar="TEXT", help="end once this is written; may be repeated")
+    add("--max-new-tokens", type=int, default=128, metavar="N", help="longest output (default 128)")
     keep = run.add_mutually_exclusive_group()
     keep.add_argument("--capture", action="append", metavar="HOOK", help=f"hooks to keep (default {RESIDUAL})")
     keep.add_argument("--no-capture", action="store_true", help="keep no activations")
-    run.add_argument("--out", type=Path, metavar="DIR", help="where the trace goes, written while the run goes")
-    run.add_argument("--overwrite", action="store_true", help="replace a trace that is there already")
+    add("--out", type=Path, metavar="DIR", help="where the trace goes, written while the run goes")
+    add("--overwrite", action="store_true", help="replace a trace that is there already")
     _add_model_options(run, default=DEFAULT_MODEL)
 
 
@@ -175,22 +132,16 @@ def _add_model_options(parser: argparse.ArgumentParser, *, default: str | None) 
     parser.add_argument("--device", default=None, help="cpu, cuda, … (default: cuda if there is one)")
 
 
-# Commands ----------------------------------------------------------------------------------------------
-
-
 def _models(options: argparse.Namespace) -> int:
     from .models import listing, path, remove
 
     if options.remove:
-        print(f"removed {options.remove}, {_size(remove(options.remove))} freed")
+        print(f"removed {options.remove}, {remove(options.remove) / 2**20:.0f} MiB freed")
     if options.fetch:
         accepted = options.accept_terms or _agreed(options.fetch)
-        directory = path(options.fetch, accept_terms=accepted, progress=not options.quiet)
-        print(f"{options.fetch} is at {directory}")
-    if options.remove or options.fetch:
-        return 0
-    for model in listing():
-        state = _size(model.bytes_on_disk) if model.cached else "not fetched"
+        print(f"{options.fetch} is at {path(options.fetch, accept_terms=accepted, progress=not options.quiet)}")
+    for model in () if options.remove or options.fetch else listing():
+        state = f"{model.bytes_on_disk / 2**20:.0f} MiB" if model.cached else "not fetched"
         print(f"{model.name:24} {state:>12}  {model.licence:14} {model.summary}")
         if model.cached:
             print(f"{'':24} {model.path}")
@@ -201,16 +152,13 @@ def _mods(options: argparse.Namespace) -> int:
     from .mods import MODS
 
     for name, factory in MODS.items():
-        taken = inspect.signature(factory).parameters.values()
-        functions = [one for one in taken if "Callable" in str(one.annotation) or "Ask" in str(one.annotation)]
-        if any(one.default is one.empty for one in functions):
+        if name == "watch":
             continue  # it needs a function, which no command line can give
+        taken = [one for one in inspect.signature(factory).parameters.values() if one.name != "ask"]
+        told = [one.name + ("" if one.default is one.empty else f"={json.dumps(one.default)}") for one in taken]
         says = (inspect.getdoc(factory) or "").split("\n\n")[0].replace("\n", " ").replace("``", "")
         print(f"{name:16} {says.removeprefix('A mod that ')}")
-        for one in taken:
-            if one not in functions:
-                default = "needed" if one.default is one.empty else f"default {json.dumps(one.default)}"
-                print(f"{'':16}   {one.name}: {default}")
+        print(f"{'':16} {', '.join(told) or 'no parameters'}")
     return 0
 
 
@@ -220,14 +168,13 @@ def _run(options: argparse.Namespace) -> int:
 
     # All that can be wrong is looked at before the model: a typing error should not cost its load.
     mods = [parse(spec) for spec in options.mod]
-    sampling = SamplingParams(
-        temperature=options.temperature, top_k=options.top_k, top_p=options.top_p, stop=tuple(options.stop)
-    )
+    sampling = SamplingParams(**{name: getattr(options, name) for name in ("temperature", "top_k", "top_p", "stop")})
     text = _prompt_text(options)
     if options.out and not options.overwrite and options.out.is_dir() and any(options.out.iterdir()):
         raise TraceError(f"{options.out} already holds files: choose another directory or pass --overwrite")
     model = _load(options, options.model, options.backend or "bridge")
     capture = None if options.no_capture else options.capture or RESIDUAL
+    tell = functools.partial(print, file=io.StringIO() if options.quiet else sys.stderr)
     screen = _Screen(model.tokenizer) if sys.stdout.isatty() and not options.quiet else None
     session = Session(model, mods, capture=capture, on_interrupt="return", sinks=[screen] if screen else [])
     try:
@@ -235,16 +182,11 @@ def _run(options: argparse.Namespace) -> int:
             _prompt(text, options, model), max_new_tokens=options.max_new_tokens, sampling=sampling,
             seed=options.seed, save=options.out, overwrite=options.overwrite,
         )  # fmt: skip
-    except WorkbenchError:
-        _tell_trace(options, session)
-        raise
-    if screen is None:
-        print(result.text)
-    else:
-        screen.close()
-    if not options.quiet:
-        print(_summary(result), file=sys.stderr)
-    _tell_trace(options, session)
+        print(screen.rest() if screen else result.text)
+        tell(_summary(result))
+    finally:
+        if options.out and session.last_results:  # also of a run that a mod broke
+            tell(f"trace: {options.out}   next: workbench report {options.out} -o report.html")
     return 130 if result.reason == "interrupted" else 0
 
 
@@ -275,54 +217,43 @@ def _replay(options: argparse.Namespace) -> int:
     return 0 if outcome.agrees else 1
 
 
-# Pieces ------------------------------------------------------------------------------------------------
-
-
 class _Screen:
     """A sink that writes a run's text to a terminal as tokens are committed."""
-
-    CONTROLS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)], "\ufffd")
-    """What a terminal would obey instead of showing."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.tokens: list[int] = []
-        self.shown = ""
-        self.took_back = False
+        self.shown, self.took_back = "", False
 
     def __call__(self, record: Record) -> None:
-        if record.kind == "added":
-            self.tokens += record.tokens
-            self._show(self._text().rstrip("\ufffd"))  # a character whose bytes have not all come yet waits
-        elif record.kind == "removed":
+        if record.kind == "removed":
             del self.tokens[-len(record.tokens) :]
-            self._show(self._text().rstrip("\ufffd"))
+        elif record.kind == "added":
+            self.tokens += record.tokens
+        else:
+            return
+        text = self.tokenizer.decode(self.tokens, skip_special=True)
+        print(self._more(text.rstrip("\ufffd")), end="", flush=True)  # half a character waits for its other bytes
 
-    def close(self) -> None:
-        """Write what waited; where text was taken back, write once more what stayed."""
-        self._show(self._text())
-        print(f"\n\nwithout what was taken back (⌫):\n{self._legible(self.shown)}" if self.took_back else "")
+    def rest(self) -> str:
+        """What is still to be written: what waited; and once more what stayed, if something was taken back."""
+        more = self._more(self.tokenizer.decode(self.tokens, skip_special=True))
+        return more + (f"\n\nwithout what was taken back:\n{self.shown.translate(CONTROLS)}" if self.took_back else "")
 
-    def _text(self) -> str:
-        return self.tokenizer.decode(self.tokens, skip_special=True)
-
-    def _show(self, text: str) -> None:
-        common = len(os.path.commonprefix([text, self.shown]))
-        if common < len(self.shown):
-            self.took_back = True
-            print(f"⌫{len(self.shown) - common} ", end="")
-        print(self._legible(text[common:]), end="", flush=True)
+    def _more(self, text: str) -> str:
+        same = len(self.shown)
+        while not text.startswith(self.shown[:same]):
+            same -= 1
+        mark = f"⌫{len(self.shown) - same} " if same < len(self.shown) else ""
+        self.took_back = self.took_back or bool(mark)
         self.shown = text
-
-    def _legible(self, text: str) -> str:
-        return text.translate(self.CONTROLS)
+        return mark + text[same:].translate(CONTROLS)
 
 
 def _load(options: argparse.Namespace, name: str, backend: str) -> HookedModel:
     from .models import load
 
-    accepted = _agreed(name)
-    return load(name, backend=backend, device=options.device, accept_terms=accepted, progress=not options.quiet)
+    return load(name, backend=backend, device=options.device, accept_terms=_agreed(name), progress=not options.quiet)
 
 
 def _load_for(trace: Trace, options: argparse.Namespace) -> HookedModel:
@@ -342,8 +273,6 @@ def _agreed(name: str) -> bool:
 
 
 def _prompt_text(options: argparse.Namespace) -> str:
-    if options.raw and options.system:
-        raise ValueError("--system needs a chat, and --raw is none: leave out one of them")
     text: str = sys.stdin.read().removesuffix("\n") if options.prompt == "-" else options.prompt
     if not (text if options.raw else text.strip()):
         raise PromptError("the prompt is empty: give --prompt some text, or - and text on standard input")
@@ -353,16 +282,10 @@ def _prompt_text(options: argparse.Namespace) -> str:
 def _prompt(text: str, options: argparse.Namespace, model: HookedModel) -> Any:
     if options.raw or not model.tokenizer.has_chat_template:
         if options.system:
-            raise ValueError(f"--system needs a chat, and {model.name} has no chat template: put it into --prompt")
+            raise ValueError("--system needs a chat: leave out --raw, or use a model with a chat template")
         return text
     system = [{"role": "system", "content": options.system}] if options.system else []
     return [*system, {"role": "user", "content": text}]
-
-
-def _tell_trace(options: argparse.Namespace, session: Session) -> None:
-    """Say where the trace is, also that of a run that failed."""
-    if options.out and session.last_results and not options.quiet:
-        print(f"trace: {options.out}   next: workbench report {options.out} -o report.html", file=sys.stderr)
 
 
 def _summary(result: Result) -> str:
@@ -370,17 +293,6 @@ def _summary(result: Result) -> str:
     forced = sum(life.origin != "sampled" for life in history.live)
     gone = len(history.every) - len(history.live)
     said = f"{len(result.tokens)} tokens ({forced} by mods, {gone} taken back), ended by {result.reason}"
-    said += f", seed {result.seed}"
-    if result.error:
-        said += f", error: {result.error}"
-    if result.tool_calls is not None:
-        said += f", tool calls: {result.tool_calls}"
-    return said
-
-
-def _size(n_bytes: int) -> str:
-    return f"{n_bytes / 2**20:.0f} MiB"
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    said += f", error: {result.error}" if result.error else ""
+    said += "" if result.tool_calls is None else f", tool calls: {result.tool_calls}"
+    return f"{said}, seed {result.seed}"
