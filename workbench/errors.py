@@ -47,7 +47,12 @@ __all__ = [
 
 
 class WorkbenchError(Exception):
-    """Root of the tree: catch this to catch everything the workbench raises on purpose."""
+    """Root of the tree: catch this to catch everything the workbench raises on purpose.
+
+    Where a run was going, ``trace`` holds its records so far.
+    """
+
+    trace: Any = None
 
 
 class ModelError(WorkbenchError):
@@ -87,8 +92,6 @@ class InvalidActionError(WorkbenchError, ValueError):
 
 class ModError(WorkbenchError):
     """A mod raised. The original exception is ``__cause__``; ``trace`` holds the run so far."""
-
-    trace: Any = None
 
 
 class TraceError(WorkbenchError):

@@ -130,6 +130,21 @@ class TestFinishing:
         result = run(model, answer(kind, lambda e, a, t: a.emit_error("no more")))
         assert (result.reason, result.error) == ("error", "no more")
 
+    def test_an_answer_that_comes_too_late_is_shadowed(self, model: Any, answer: Any) -> None:
+        heard: list[Any] = []
+
+        @mod
+        def late(event: Any, actions: Any, tokenizer: Any) -> Any:
+            if isinstance(event, Finished):
+                heard.append(event.reason)
+            return actions.force_tokens([70]) if isinstance(event, Added) else None
+
+        output = answer(ForwardPass, lambda e, a, t: a.force_output(ABC))
+        result = run(model, output, late, max_forward_tokens=2)
+        assert result.tokens == tuple(ABC)
+        assert heard == ["force_output"]
+        assert actions_of(result, "shadowed") == [("late", "force_tokens")]
+
     def test_finished_is_heard_once_and_frees_the_state(self, model: Any) -> None:
         heard, kept = [], []
 
@@ -191,6 +206,29 @@ class TestLogits:
         result = run(model, cold, plainly, sampling=SamplingParams(temperature=9.0), seed=4)
         assert result.tokens[0] == plain[0]
 
+    def test_writing_into_raw_logits_reaches_nobody(self, model: Any, plain: Any) -> None:
+        @mod
+        def vandal(event: Any, actions: Any, tokenizer: Any) -> None:
+            if isinstance(event, ForwardPass):
+                event.raw_logits[:] = 0.0
+                event.raw_logits[77] = 9.0
+
+        @mod
+        def relay(event: Any, actions: Any, tokenizer: Any) -> Any:
+            return actions.adjust_logits(event.logits) if isinstance(event, ForwardPass) else None
+
+        assert run(model, vandal, relay).tokens == plain
+
+    def test_masks_of_large_negative_numbers_count_as_removed(self, model: Any, answer: Any) -> None:
+        def mask(event: Any, actions: Any, tokenizer: Any) -> Any:
+            logits = torch.full_like(event.logits, -1e9)
+            logits[9] = 0.0
+            return actions.adjust_logits(logits)
+
+        result = run(model, answer(ForwardPass, mask))
+        drawn = next(r for r in result.trace.records if r.kind == "sampled")
+        assert drawn.data["removed_mass"] == pytest.approx(1 - np.exp(drawn.raw_logprob), abs=1e-5)
+
     def test_writing_in_place_without_returning_it_is_said(self, model: Any, plain: Any, answer: Any) -> None:
         def careless(event: Any, actions: Any, tokenizer: Any) -> None:
             event.logits[:] = -torch.inf
@@ -223,6 +261,12 @@ class TestPrefill:
         assert len(result.tokens) == 3
         assert result.tokens == Session(model).generate([9, 9, 9], max_new_tokens=3, sampling=GREEDY).tokens
         assert result.trace.history().prompt == [9, 9, 9]
+
+    def test_a_later_prompt_keeps_an_earlier_limit(self, model: Any, answer: Any) -> None:
+        one = answer(Prefilled, lambda e, a, t: a.adjust_prefill([9], max_steps=2), name="one")
+        two = answer(Prefilled, lambda e, a, t: a.adjust_prefill([8, 8]), name="two")
+        result = run(model, one, two)
+        assert (result.prompt_tokens, len(result.tokens)) == ((8, 8), 2)
 
     def test_later_mods_see_the_new_prompt(self, model: Any, answer: Any) -> None:
         seen = []
@@ -273,6 +317,39 @@ class TestEditing:
         run(model, answer(Prefilled, lambda e, a, t: a.edit(self.HOOK, zero)), max_new_tokens=2)
         assert shapes == [(4, 32), (1, 32)]
 
+    def test_clear_edits_ends_ones_own_only(self, model: Any, answer: Any, plain: Any) -> None:
+        vector = torch.linspace(-8, 8, 32)
+        steers = answer(Prefilled, lambda e, a, t: a.steer(self.HOOK, vector), name="steers")
+        clears = answer(Added, lambda e, a, t: a.clear_edits(), step=1, name="clears")
+        result = run(model, steers, clears)
+        assert all(life.edits == ("e0",) for life in result.trace.history().live[:-1])
+
+    def test_many_edits_at_once_are_said(self, model: Any) -> None:
+        @mod
+        def piles_up(event: Any, actions: Any, tokenizer: Any) -> Any:
+            return actions.steer(self.HOOK, torch.linspace(-1, 1, 32)) if isinstance(event, ForwardPass) else None
+
+        with pytest.warns(UserWarning, match=r"has 8 edits active at once .* they add up"):
+            run(model, piles_up, max_new_tokens=10)
+
+    def test_a_token_fed_again_without_an_edit_no_longer_has_it(self, model: Any) -> None:
+        @mod
+        def clears_and_goes_back(event: Any, actions: Any, tokenizer: Any) -> Any:
+            if isinstance(event, Prefilled):
+                return actions.steer(self.HOOK, torch.linspace(-1, 1, 32))
+            if isinstance(event, Added) and event.step == 3:
+                return [actions.clear_edits(), actions.backtrack(1)]
+            return None
+
+        result = run(model, clears_and_goes_back)
+        assert [life.edits for life in result.trace.history().live[:3]] == [("e0",), (), ()]
+
+    def test_captured_activations_can_be_learned_from(self, model: Any) -> None:
+        result = Session(model, capture=self.HOOK).generate(PROMPT, max_new_tokens=2)
+        probe = torch.nn.Linear(32, 1)
+        probe(result.trace.activation(self.HOOK, result.trace.history().live[0])).sum().backward()
+        assert probe.weight.grad is not None
+
     def test_an_edit_that_changes_nothing_is_said(self, model: Any, answer: Any) -> None:
         with pytest.warns(UserWarning, match="edit e0 of mod 'tester' at blocks.1.hook_resid_post changed nothing"):
             run(model, answer(Prefilled, lambda e, a, t: a.edit(self.HOOK, lambda x: x)))
@@ -288,6 +365,7 @@ class TestEditing:
         [
             (lambda x: x[:, :3], r"edit e0 of mod 'tester' .* returned \(4, 3\)"),
             (lambda x: "no", r"returned str; it must be a tensor"),
+            (lambda x: x / 0, r"gave NaN or infinity"),
             (lambda x: 1 / 0, r"raised ZeroDivisionError"),
         ],
     )
@@ -355,6 +433,27 @@ def test_a_mod_that_raises_is_named_with_event_and_step(model: Any, answer: Any)
         run(model, answer(Sampled, lambda e, a, t: {}["missing"], step=2))
     assert isinstance(caught.value.__cause__, KeyError)
     assert caught.value.trace.history().reason == "error"
+
+
+def test_what_an_earlier_mod_did_is_on_record_when_a_later_one_raises(model: Any, answer: Any) -> None:
+    first = answer(ForwardPass, lambda e, a, t: a.force_tokens([68]), name="first")
+    with pytest.raises(ModError) as caught:
+        run(model, first, answer(ForwardPass, lambda e, a, t: 1 / 0))
+    told = [(r.mod, r.action, r.status) for r in caught.value.trace.records if r.kind == "action"]
+    assert told == [("tester", "raised", "refused"), ("first", "force_tokens", "applied")]
+
+
+def test_span_logits_are_those_of_the_forced_batch(model: Any, answer: Any) -> None:
+    shapes: list[Any] = []
+
+    @mod
+    def look(event: Any, actions: Any, tokenizer: Any) -> None:
+        if isinstance(event, ForwardPass):
+            shapes.append((event.step, tuple(event.span_logits.shape)))
+            assert torch.equal(event.span_logits[-1], event.raw_logits)
+
+    run(model, answer(Added, lambda e, a, t: a.force_tokens(ABC), step=1), look, max_new_tokens=5)
+    assert shapes == [(1, (1, 260)), (2, (4, 260))]
 
 
 def test_a_type_error_inside_a_handler_is_not_retried(model: Any) -> None:

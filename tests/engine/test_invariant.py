@@ -147,7 +147,7 @@ def run(
     mods = [Script(model, own, f"r{i}", steer=steer) for i, own in enumerate(scripts)]
     session = Session(model, capture="blocks.*.hook_resid_post", sinks=[mod.listen for mod in mods])
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*changed nothing")  # set by the script's last answer
+        warnings.filterwarnings("ignore", message=".*edits active at once")  # the script does not mind
         results = session.generate(
             prompts, max_new_tokens=16, seed=[7] * len(prompts), mods=[[mod] for mod in mods],
             sampling=SamplingParams(temperature=0.8), max_forward_tokens=300,
@@ -161,19 +161,22 @@ def agrees(script: Script, result: Result, *, steered: bool) -> None:
     assert history.tokens == [*result.prompt_tokens, *result.tokens] == [*script.prompt, *script.heard]
     assert history.reason == result.reason
     assert len(result.tokens) <= 16
-    assert result.cache is not None
-    assert result.request is not None
-    assert result.cache.lengths[result.request.row] <= len(history.tokens)
+    assert result.lane is not None
+    assert result.lane.cache is not None
+    held = result.lane.cache.lengths[result.lane.writer.row]
+    assert held <= len(history.tokens)
     assert [life.uid for life in history.every] == list(range(len(history.every)))
     logprobs = torch.log_softmax(script.twin(history.tokens), dim=-1)
     for life in history.live:
         if life.raw_logprob is None:  # put there at the very end: nothing was fed after it
-            assert life.position >= result.cache.lengths[result.request.row]
-        elif not steered:
+            assert life.position >= held
+        else:
             expected = float(logprobs[life.position - 1, life.token])
             assert life.raw_logprob == pytest.approx(expected, abs=2e-3)
         if life.origin == "sampled":
             assert life.raw_logprob is not None
+        if life.position < held:
+            assert list(life.edits) == list(script.edits_at.get(life.position, []))
     if not steered:
         residuals_agree(script, result)
 

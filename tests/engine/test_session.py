@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -69,6 +70,17 @@ class TestSeeds:
         one, two, other = (session.generate("hi", max_new_tokens=12, seed=s).tokens for s in (3, 3, 4))
         assert one == two != other
 
+    def test_one_request_of_a_batch_can_be_run_again_alone(self, session: Session) -> None:
+        _, two = session.generate(["hi", "there"], max_new_tokens=8, seed=3)
+        [again] = session.generate(["there"], max_new_tokens=8, seed=[(two.seed, two.index)])
+        assert again.tokens == two.tokens
+
+    def test_seeds_and_ids_may_be_numpy_numbers(self, session: Session) -> None:
+        one = session.generate(np.array([5, 6]), max_new_tokens=4, seed=np.int64(3))
+        assert one.tokens == session.generate(torch.tensor([5, 6]), max_new_tokens=4, seed=3).tokens
+        with pytest.raises(ValueError, match=r"a seed is a whole number, got 1\.5"):
+            session.generate("hi", seed=1.5)  # type: ignore[arg-type]
+
     def test_without_a_seed_one_is_drawn_and_recorded(self, session: Session) -> None:
         first = session.generate("hi", max_new_tokens=8)
         assert first.tokens == session.generate("hi", max_new_tokens=8, seed=first.seed).tokens
@@ -93,6 +105,36 @@ class TestLimits:
         force = answer(ForwardPass, lambda e, a, t: a.force_tokens(t.encode("one STOP")))
         result = Session(model, [force]).generate("hi", sampling=SamplingParams(temperature=0, stop=("STOP",)))
         assert (result.text, result.reason) == ("one STOP", "stop")
+
+    def test_a_stop_string_at_the_start_of_a_long_forced_batch(self, model: Any, answer: Any) -> None:
+        force = answer(ForwardPass, lambda e, a, t: a.force_tokens(t.encode("STOP " + "x" * 60)))
+        result = Session(model, [force]).generate("hi", sampling=SamplingParams(temperature=0, stop=("STOP",)))
+        assert result.reason == "stop"
+
+    def test_what_is_committed_as_the_budget_ends_is_heard_too(self, model: Any) -> None:
+        heard: list[int] = []
+
+        @mod
+        def greedy_forcer(event: Any, actions: Any, tokenizer: Any) -> Any:
+            if isinstance(event, Added):
+                heard.extend(event.tokens)
+                return actions.force_tokens([9, 9])
+            return None
+
+        result = Session(model, [greedy_forcer]).generate("hi", max_new_tokens=50, max_forward_tokens=6)
+        assert result.reason == "budget"
+        assert tuple(heard) == result.tokens
+        last = [r for r in result.trace.records if r.action == "force_tokens"][-1]
+        assert last.status == "shadowed"
+
+    def test_without_a_working_cache_only_new_tokens_are_work(self, answer: Any) -> None:
+        from workbench import load
+
+        model = load("tiny-llama")
+        whole = Session(model).generate([5] * 150, max_new_tokens=30, sampling=GREEDY)
+        model.cache_works = False
+        slow = Session(model).generate([5] * 150, max_new_tokens=30, sampling=GREEDY)
+        assert (slow.tokens, slow.forward_tokens) == (whole.tokens, whole.forward_tokens)
 
     def test_a_mod_that_backtracks_for_ever_ends_by_budget(self, model: Any) -> None:
         @mod
@@ -134,9 +176,9 @@ class TestLimits:
             result = session.generate("hi", max_new_tokens=8, mods=[twice])
         assert result.trace.history().live[-1].source_row is None
 
-    @pytest.mark.parametrize("count", [0, -1])
+    @pytest.mark.parametrize("count", [0, -1, 2.5, True])
     def test_max_new_tokens_is_at_least_one(self, session: Session, count: int) -> None:
-        with pytest.raises(ValueError, match="max_new_tokens must be 1 or more"):
+        with pytest.raises(ValueError, match="max_new_tokens must be a whole number, 1 or more"):
             session.generate("hi", max_new_tokens=count)
 
 
@@ -215,6 +257,61 @@ class TestInterruption:
         thread.join()
         assert result.reason == "interrupted"
 
+    def test_a_run_inside_a_mod_does_not_steal_the_stop_button(self, model: Any) -> None:
+        session = Session(model)
+
+        @mod
+        def nested(event: Any, actions: Any, tokenizer: Any) -> None:
+            if isinstance(event, ForwardPass) and event.step == 2:
+                session.generate("x", max_new_tokens=1, mods=[])
+                session.stop()
+
+        assert session.generate("hi", max_new_tokens=50, mods=[nested]).reason == "interrupted"
+
+    def test_any_exception_ends_the_run_and_keeps_the_trace(self, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        real, calls = model.forward, []
+
+        def breaks(*args: Any, **settings: Any) -> Any:
+            calls.append(1)
+            if len(calls) == 3:
+                raise RuntimeError("out of memory")
+            return real(*args, **settings)
+
+        monkeypatch.setattr(model, "forward", breaks)
+        session = Session(model)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            session.generate("hi", max_new_tokens=9)
+        [partial] = session.last_results
+        assert (partial.reason, len(partial.tokens)) == ("error", 2)
+        assert partial.trace.records[-1].kind == "finished"
+
+    def test_a_trace_can_be_read_while_it_grows(self, model: Any) -> None:
+        session, seen = Session(model), []
+        traces: list[Trace] = []
+
+        @mod
+        def share(event: Any, actions: Any, tokenizer: Any) -> Any:
+            return actions.backtrack(2) if isinstance(event, Added) and event.step % 5 == 0 else None
+
+        def read() -> None:
+            while not done.is_set():
+                for trace in traces:
+                    seen.append(len(trace.history().live) if trace.histories else 0)
+                time.sleep(0.0005)
+
+        done = threading.Event()
+        reader = threading.Thread(target=read)
+        reader.start()
+        for record in session.stream("hi", max_new_tokens=60, mods=[share], seed=1):
+            if not traces:
+                [job] = session._running
+                traces.append(job.trace)
+            assert record.seq >= 0
+        done.set()
+        reader.join()
+        [result] = session.last_results
+        assert result.trace.history().tokens == list(result.prompt_tokens + result.tokens)
+
     def test_two_threads_share_a_model(self, model: Any) -> None:
         alone = Session(model).generate("hello there", max_new_tokens=20, seed=5).tokens
         found: list[Any] = []
@@ -237,6 +334,15 @@ class TestStreaming:
         assert streamed == session.last_results[0].trace.records
         assert session.generate("hi", max_new_tokens=5, seed=1).trace.records[-2].tokens == streamed[-2].tokens
 
+    def test_bad_arguments_raise_at_the_call(self, session: Session) -> None:
+        with pytest.raises(PromptError, match="the prompt is empty"):
+            session.stream("")
+
+    def test_between_records_ctrl_c_is_the_consumers(self, session: Session) -> None:
+        handler = signal.getsignal(signal.SIGINT)
+        for _ in session.stream("hi", max_new_tokens=3):
+            assert signal.getsignal(signal.SIGINT) is handler
+
     def test_leaving_early_ends_the_run(self, session: Session) -> None:
         for record in session.stream("hi", max_new_tokens=50):
             if record.step == 3:
@@ -251,9 +357,8 @@ class TestResuming:
         call = answer(Added, lambda e, a, t: a.tool_calls([{"name": "clock", "arguments": {}}]), step=3)
         session = Session(model)
         first = session.generate(self.CHAT, mods=[call], max_new_tokens=9, sampling=GREEDY)
-        cache = first.cache
         second = session.resume(first, [{"role": "tool", "content": "noon"}], max_new_tokens=4)
-        assert second.cache is cache
+        assert second.lane is first.lane
         text = model.tokenizer.decode(second.prompt_tokens)
         assert text.endswith("\n[tool] noon\n[assistant] ")
         assert second.prompt_tokens[: len(first.prompt_tokens) + 3] == first.prompt_tokens + first.tokens
@@ -261,6 +366,39 @@ class TestResuming:
         assert second.tokens == fresh.tokens
         fed = next(r.data["fed"] for r in second.trace.records if r.kind == "forward_pass")
         assert fed == len(second.prompt_tokens) - (len(first.prompt_tokens) + 2)
+
+    def test_branches_of_one_result_are_each_what_a_fresh_run_gives(self, session: Session) -> None:
+        first = session.generate("abc", max_new_tokens=3, sampling=GREEDY)
+        one = session.resume(first, "abcdefgh", max_new_tokens=3)
+        two = session.resume(first, "zyxwvuts", max_new_tokens=3)
+        three = session.resume(one, "!!", max_new_tokens=3)  # the row was overwritten by two in between
+        for branch in (one, two, three):
+            fresh = session.generate(list(branch.prompt_tokens), max_new_tokens=3, sampling=GREEDY)
+            assert branch.tokens == fresh.tokens
+            expected = [life.raw_logprob for life in fresh.trace.history().live]
+            assert [life.raw_logprob for life in branch.trace.history().live] == pytest.approx(expected, abs=1e-3)
+
+    def test_edits_end_with_their_run_so_that_the_next_one_can_be_replayed(self, model: Any, answer: Any) -> None:
+        from workbench import Prefilled
+
+        steer = answer(Prefilled, lambda e, a, t: a.steer("blocks.1.hook_resid_post", torch.linspace(-5, 5, 32)))
+        session = Session(model)
+        first = session.generate("abc", max_new_tokens=4, mods=[steer], seed=1)
+        second = session.resume(first, "def", max_new_tokens=4)
+        assert replay(second.trace, model).agrees
+
+    def test_going_on_draws_new_numbers(self, session: Session) -> None:
+        first = session.generate("abc", max_new_tokens=8, seed=1)
+        second = session.resume(first, max_new_tokens=8)
+        assert second.prompt_tokens == first.prompt_tokens + first.tokens
+        assert second.trace.run["requests"]["r0"]["turn"] == 1
+        assert replay(second.trace, session.model).agrees
+
+    def test_a_released_cache_is_said(self, session: Session) -> None:
+        first = session.generate("abc", max_new_tokens=2)
+        first.release()
+        with pytest.raises(PromptError, match="holds no cache"):
+            session.resume(first, "x")
 
     def test_text_and_ids_follow_as_they_are(self, session: Session, model: Any) -> None:
         first = session.generate("2+2=", max_new_tokens=3, sampling=GREEDY)
@@ -311,6 +449,28 @@ class TestReplay:
             Session(model, [make()]).generate("hi", max_new_tokens=20, seed=2)
         assert replay(caught.value.trace, model, [make()]).agrees
 
+    def test_an_interrupted_batch_is_compared_request_by_request(self, model: Any, answer: Any) -> None:
+        def make() -> Any:
+            return answer(Added, lambda e, a, t: a.force_output([9]), step=2)
+
+        session = Session(model)
+        for record in session.stream(["hi", "there"], mods=[[make()], []], max_new_tokens=20, seed=2):
+            if record.step == 6:
+                break
+        assert [r.reason for r in session.last_results] == ["force_output", "interrupted"]
+        assert replay(session.last_results[0].trace, model, [[make()], []]).agrees
+
+    def test_a_chat_is_replayed_as_a_chat(self, model: Any) -> None:
+        @mod
+        def reads_the_chat(event: Any, actions: Any, tokenizer: Any) -> Any:
+            if event.step == 0:
+                return actions.adjust_prefill(tokenizer.encode(event.conversation[0]["content"]))
+            return None
+
+        chat = [{"role": "user", "content": "hello"}]
+        result = Session(model, [reads_the_chat]).generate(chat, max_new_tokens=4, seed=1)
+        assert replay(result.trace, model, [reads_the_chat]).agrees
+
     def test_needs_the_same_model_and_mods(self, session: Session, model: Any, answer: Any) -> None:
         trace = session.generate("hi", max_new_tokens=2).trace
         with pytest.raises(TraceError, match=r"made with mods \[\], got \['tester'\]"):
@@ -321,6 +481,25 @@ class TestReplay:
 
 
 class TestArguments:
+    def test_request_ids_never_repeat_so_that_dicts_keyed_by_them_do_not_mix_runs(self, model: Any) -> None:
+        seen: dict[str, int] = {}
+
+        @mod
+        def counter(event: Any, actions: Any, tokenizer: Any) -> None:
+            seen[event.request_id] = seen.get(event.request_id, 0) + 1
+
+        session = Session(model, [counter])
+        results = [session.generate("hi", max_new_tokens=2, seed=1) for _ in range(3)]
+        assert list(seen.values()) == [8, 8, 8]
+        for result, key in zip(results, seen, strict=True):
+            assert result.trace.history(key) is result.trace.history("r0")
+
+    def test_what_a_trace_keeps_must_be_plain_data(self, model: Any) -> None:
+        with pytest.raises(TypeError, match="JSON-able, so that a trace can keep it"):
+            mod(params={"x": torch.ones(2)})(lambda event, actions, tokenizer: None)
+        with pytest.raises(PromptError, match="chat messages must be plain data"):
+            Session(model).generate([{"role": "user", "content": "a", "extra": {1, 2}}])
+
     def test_mods_must_be_mods(self, model: Any) -> None:
         with pytest.raises(TypeError, match="is not a mod: decorate its handler"):
             Session(model, [lambda event, actions, tokenizer: None])  # type: ignore[list-item]

@@ -187,6 +187,56 @@ def test_any_mix_of_ragged_passes_and_rewinds_equals_a_fresh_pass(
         assert store.lengths == tuple(map(len, rows))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("family", TINY_FAMILIES)
+def test_every_offered_hook_fires(family: str, backend: str) -> None:
+    model = tiny(family, backend)
+    found = model.forward([IDS], model.new_cache(), capture=model.hook_names).activations
+    assert tuple(found) == model.hook_names
+    assert all(len(rows[0]) == len(IDS) for rows in found.values())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("family", TINY_FAMILIES)
+def test_half_precision_keeps_its_cache(family: str, backend: str, dtype: torch.dtype) -> None:
+    model = load(f"tiny-{family}", backend=backend, dtype=dtype)
+    assert model.cache_works
+    assert model.forward([IDS], model.new_cache()).logits[0].dtype == torch.float32
+
+
+@needs_hooked
+def test_what_a_backend_leaves_out_is_noticed_at_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    from workbench.models import load as _  # noqa: F401
+    from workbench.models import tiny as tiny_module
+
+    def with_bias(*args: Any) -> Any:
+        config = plain_llama(*args)
+        config.attention_bias = True
+        return config
+
+    plain_llama = tiny_module._llama
+    monkeypatch.setattr(tiny_module, "_llama", with_bias)
+    monkeypatch.setattr(
+        tiny_module.torch.nn.Module, "named_parameters", _random_biases(tiny_module.torch.nn.Module.named_parameters)
+    )
+    with pytest.raises(UnsupportedModelError, match="gives other logits for tiny-llama than transformers does"):
+        load("tiny-llama", backend="hooked")
+
+
+def _random_biases(original: Any) -> Any:
+    """Weights are drawn for matrices only; this draws the biases too."""
+
+    def named(self: Any, *args: Any, **settings: Any) -> Any:
+        for name, weight in original(self, *args, **settings):
+            if name.endswith("_proj.bias"):
+                with torch.no_grad():
+                    weight.normal_(0, 1)
+            yield name, weight
+
+    return named
+
+
 def test_rewind_moves_no_memory() -> None:
     model = tiny("llama", "bridge")
     store = model.new_cache()

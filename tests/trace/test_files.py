@@ -144,11 +144,31 @@ class TestRefusals:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         monkeypatch.setattr("workbench.trace.files._write_part", full)
+        monkeypatch.setattr("workbench.trace.files.FLUSH_RECORDS", 5)
         session = Session(load("tiny-llama"))
-        with pytest.warns(UserWarning, match="No space left on device"):
-            result = session.generate("hello", max_new_tokens=4, seed=1, save=tmp_path / "run")
-        assert len(result.tokens) == 4
+        with pytest.warns(UserWarning, match="No space left on device") as said:
+            result = session.generate("hello", max_new_tokens=20, seed=1, save=tmp_path / "run")
+        assert len(said) == 2  # once while it went, once at the end
+        assert len(result.tokens) == 20
         assert result.trace.history().reason == "max_tokens"
+
+    def test_a_disk_that_has_room_again_gets_everything(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from workbench.trace import files
+
+        real, calls = files._write_part, []
+
+        def full_at_first(*args: Any) -> None:
+            calls.append(1)
+            if len(calls) < 3:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            real(*args)
+
+        monkeypatch.setattr(files, "_write_part", full_at_first)
+        monkeypatch.setattr(files, "FLUSH_RECORDS", 5)
+        session = Session(load("tiny-llama"))
+        with pytest.warns(UserWarning, match="No space left"):
+            result = session.generate("hello", max_new_tokens=20, seed=1, save=tmp_path / "run")
+        same(Trace.load(tmp_path / "run"), result.trace)
 
     @pytest.mark.parametrize(
         ("damage", "message"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -113,11 +114,12 @@ class EditActivation(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearEdits(Action):
-    """Stop steering and editing, from the next pass on."""
+    """Stop what this mod steers and edits, from the next pass on; other mods' edits stay."""
 
 
-STRUCTURAL: TypeAlias = ForceTokens | Backtrack | ForceOutput | ToolCalls | EmitError
+Structural: TypeAlias = ForceTokens | Backtrack | ForceOutput | ToolCalls | EmitError
 """Actions of which one wins per event."""
+STRUCTURAL = (ForceTokens, Backtrack, ForceOutput, ToolCalls, EmitError)
 
 ALLOWED: Mapping[type[Action], tuple[type[Event], ...]] = {
     AdjustPrefill: (Prefilled,),
@@ -204,7 +206,7 @@ class ActionBuilder:
 
         On Sampled the drawn token is dropped first and does not count; on Added the just-added ones count.
         """
-        return Backtrack(n=n, tokens=_ids(tokens or ()))
+        return Backtrack(n=int(n) if _is_whole(n) else n, tokens=_ids(() if tokens is None else tokens))
 
     def force_output(self, tokens: Sequence[int]) -> ForceOutput:
         """Make the whole output exactly these token ids and finish."""
@@ -227,13 +229,13 @@ class ActionBuilder:
         return EditActivation(hook=hook, fn=fn)
 
     def clear_edits(self) -> ClearEdits:
-        """End all steering and editing of this request from the next pass on."""
+        """End this mod's steering and editing of this request from the next pass on."""
         return ClearEdits()
 
 
 def _ids(tokens: Any) -> tuple[int, ...]:
     """Token ids as plain integers; other things are kept as given and refused with a message later."""
-    if isinstance(tokens, torch.Tensor):
+    if isinstance(tokens, (torch.Tensor, np.ndarray)):
         tokens = tokens.flatten().tolist()
     return tuple(int(t) if _is_whole(t) else t for t in tokens)
 

@@ -101,12 +101,14 @@ def _checked_one(action: Action, limits: Limits) -> Action:
             if max_steps is not None and not (isinstance(max_steps, int) and max_steps > 0):
                 raise _Wrong(f"adjust_prefill(max_steps={max_steps!r}) must be a whole number above 0")
         case AdjustLogits(logits=logits, token_temp=temperature):
-            if temperature is not None and not (temperature >= 0 and math.isfinite(temperature)):
+            if temperature is not None and not (
+                isinstance(temperature, (int, float)) and temperature >= 0 and math.isfinite(temperature)
+            ):
                 raise _Wrong(f"adjust_logits(token_temp={temperature!r}) must be 0 or above")
             return replace(action, logits=_check_logits(logits, limits.vocab_size))
         case ToolCalls(payload=payload):
             try:
-                json.dumps(payload)
+                json.dumps(payload, allow_nan=False)
             except (TypeError, ValueError) as error:
                 raise _Wrong(f"tool_calls() needs a JSON-able payload: {error}") from None
         case EmitError(message=message):
@@ -127,7 +129,7 @@ def _check_ids(tokens: Sequence[Any], limits: Limits, method: str, *, empty_ok: 
     if not tokens and not empty_ok:
         raise _Wrong(f"{method}() got no tokens")
     for token in tokens:
-        if not isinstance(token, int):
+        if not isinstance(token, int) or isinstance(token, bool):
             raise _Wrong(f"{method}() needs token ids (whole numbers), got {token!r}; encode text first")
         if not 0 <= token < limits.vocab_size:
             raise _Wrong(f"{method}(): token id {token} is outside the vocabulary 0..{limits.vocab_size - 1}")

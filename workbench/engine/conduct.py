@@ -50,7 +50,7 @@ class Conductor:
             case ForceOutput(tokens=tokens):
                 self._remove(request, request.generated_count, by)
                 request.max_new_tokens = max(request.max_new_tokens, len(tokens))
-                self.commit(request, tokens, "forced", by, None)
+                self.commit(request, tokens, "forced", by, None, closing=True)
                 self.finish(request, "force_output")
             case ToolCalls(payload=payload):
                 request.tool_calls = payload
@@ -69,6 +69,8 @@ class Conductor:
         origin: str,
         by: str | None,
         score: Callable[[int], float] | None = None,
+        *,
+        closing: bool = False,
     ) -> Decision:
         """Append tokens and tell the mods; what does not fit under ``max_new_tokens`` is cut, and noted."""
         room = request.max_new_tokens - request.generated_count
@@ -86,17 +88,19 @@ class Conductor:
             request, "added", position, tokens=fitting, mod=by, origin=origin, raw_logprob=first,
             data={"texts": texts},
         )  # fmt: skip
-        if request.committed > request.max_forward_tokens:
-            self.finish(request, "budget")
-            return Decision()
-        return self.ask(
+        spent = not closing and request.committed > request.max_forward_tokens
+        decision = self.ask(
             request,
             Added(
-                request_id=request.request_id, step=request.step, position=position, request=self.view(request),
+                request_id=request.key, step=request.step, position=position, request=self.view(request),
                 tokens=fitting, forced=origin != "sampled", origin=origin,
                 text=self.model.tokenizer.decode(fitting),
             ),
+            closing=closing or spent,
         )  # fmt: skip
+        if spent:
+            self.finish(request, "budget")
+        return decision
 
     def _remove(self, request: Request, n: int, by: str | None) -> None:
         if n == 0:
@@ -107,30 +111,37 @@ class Conductor:
         self.ask(
             request,
             Removed(
-                request_id=request.request_id, step=request.step, position=position,
+                request_id=request.key, step=request.step, position=position,
                 request=self.view(request), tokens=removed,
             ),
         )  # fmt: skip
 
     def finish(self, request: Request, reason: str, *, tell: bool = True) -> None:
         """End the request: last record, last event, scratch space freed, silent edits reported."""
+        if not request.alive:
+            return
         request.reason = reason
         data: dict[str, Any] = {"reason": reason}
         if request.tool_calls is not None:
             data["tool_calls"] = request.tool_calls
         if request.error is not None:
             data["error"] = request.error
-        for edit in request.edits_made:
-            if tell and not edit.changed and not edit.failed:
-                self.warn(request, f"edit {edit.label} of mod {edit.mod_name!r} at {edit.hook} changed nothing")
         self.emit(request, "finished", len(request.tokens), data=data)
-        if tell:
-            self.ask(
-                request,
-                Finished(
-                    request_id=request.request_id, step=request.step, position=len(request.tokens),
-                    request=self.view(request), reason=reason,
-                ),
-            )  # fmt: skip
-        for bound in request.mods:
-            bound.state.clear()
+        try:
+            if tell:
+                self._tell_finished(request, reason)
+        finally:
+            for bound in request.mods:
+                bound.state.clear()
+
+    def _tell_finished(self, request: Request, reason: str) -> None:
+        self.ask(
+            request,
+            Finished(
+                request_id=request.key, step=request.step, position=len(request.tokens),
+                request=self.view(request), reason=reason,
+            ),
+        )  # fmt: skip
+        for edit in request.edits_made:
+            if edit.used and not edit.changed and not edit.failed:
+                self.warn(request, f"edit {edit.label} of mod {edit.owner.mod.name!r} at {edit.hook} changed nothing")

@@ -14,20 +14,22 @@ __all__ = ["continued"]
 
 
 def continued(
-    result: Result, tool_results: str | Sequence[int] | Sequence[Mapping[str, Any]], model: HookedModel
+    result: Result, tool_results: str | Sequence[int] | Sequence[Mapping[str, Any]] | None, model: HookedModel
 ) -> TokenisedPrompt:
     """The context after ``result`` and what the tools returned; generated token ids stay as they are.
 
     :raises PromptError: tool messages for a run that was no chat, nothing at all, or a full context.
     """
     so_far = [*result.prompt_tokens, *result.tokens]
+    if tool_results is None:
+        return _checked(so_far, result.conversation, model)
     if not tool_results:
-        raise PromptError("there are no tool results to go on with")
+        raise PromptError("there are no tool results to go on with; to go on without any give None")
     if isinstance(tool_results, str):
-        return _checked(so_far + model.tokenizer.encode(tool_results), result.conversation, model)
+        return _checked(so_far + model.tokenizer.encode(tool_results), (), model)  # no longer a chat by turns
     ids = [item for item in tool_results if isinstance(item, int)]
     if len(ids) == len(tool_results):
-        return _checked(so_far + ids, result.conversation, model)
+        return _checked(so_far + ids, (), model)
     if not result.conversation:
         raise PromptError("the run was not a chat: give the tool results as text or token ids")
     reply: dict[str, Any] = {"role": "assistant", "content": result.text}

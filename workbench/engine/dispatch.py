@@ -27,6 +27,7 @@ from .actions import (
     ForceOutput,
     ForceTokens,
     Steer,
+    Structural,
     ToolCalls,
     told,
 )
@@ -39,12 +40,15 @@ from .request import BoundMod, Request
 
 __all__ = ["Decision", "Dispatch"]
 
+MANY_EDITS = 8
+"""Edits of one mod at one hook from which on it is asked whether it means to pile them up."""
+
 
 @dataclass(slots=True)
 class Decision:
     """What the mods made of one event."""
 
-    structural: STRUCTURAL | None = None
+    structural: Structural | None = None
     by: str | None = None
     """The mod whose structural action won."""
     logits: Tensor | None = None
@@ -62,22 +66,28 @@ class Dispatch:
         self.on_mod_error = on_mod_error
         self.stop = stop
 
-    def ask(self, request: Request, event: Event) -> Decision:
-        """Tell every mod in order and combine their answers; the first structural action wins."""
+    def ask(self, request: Request, event: Event, *, closing: bool = False) -> Decision:
+        """Tell every mod in order and combine their answers; the first structural action wins.
+
+        When the request is ``closing`` its end is decided: structural answers are shadowed.
+        """
         decision = Decision()
         taken: list[tuple[BoundMod, Action, str, int]] = []
-        for bound in request.mods:
-            if bound.disabled:
-                continue
-            started = time.perf_counter_ns()
-            actions = self._answer(request, bound, event, decision)
-            took = time.perf_counter_ns() - started
-            for action in actions:
-                status = self._take(request, bound, action, decision)
-                taken.append((bound, action, status, took))
-        for bound, action, status, took in taken:
-            moot = isinstance(action, AdjustLogits) and decision.structural is not None
-            self._note_action(request, event, bound, action, "shadowed" if moot else status, took)
+        try:
+            for bound in request.mods:
+                if bound.disabled:
+                    continue
+                started = time.perf_counter_ns()
+                actions = self._answer(request, bound, event, decision)
+                took = time.perf_counter_ns() - started
+                for action in actions:
+                    late = closing and isinstance(action, STRUCTURAL)
+                    status = "shadowed" if late else self._take(request, bound, action, decision)
+                    taken.append((bound, action, status, took))
+        finally:  # also where a later mod raised: what earlier ones did is on record
+            for bound, action, status, took in taken:
+                moot = isinstance(action, AdjustLogits) and decision.structural is not None
+                self._note_action(request, event, bound, action, "shadowed" if moot else status, took)
         return decision
 
     def _answer(self, request: Request, bound: BoundMod, event: Event, so_far: Decision) -> list[Action]:
@@ -93,7 +103,7 @@ class Dispatch:
         except Exception as error:  # noqa: BLE001  # why: whatever user code raises is reported with mod, event and step
             wrapped = ModError(
                 f"mod {name!r} raised {type(error).__name__} on {type(event).__name__} at step {event.step} "
-                f"(request {request.request_id}): {error}"
+                f"(request {request.key}): {error}"
             )
             wrapped.__cause__ = error
             self._failed(request, bound, event, wrapped)
@@ -105,10 +115,10 @@ class Dispatch:
     def _own_copy(self, request: Request, bound: BoundMod, event: Event, so_far: Decision) -> Event:
         if isinstance(event, ForwardPass):
             logits = event.raw_logits if so_far.logits is None else so_far.logits
-            # A copy, so that writing into it can't reach the run; outside inference mode, so that torch
+            # Copies, so that writing into them can't reach the run; outside inference mode, so that torch
             # counts such writes and we can tell the author about them.
             with torch.inference_mode(False):
-                return replace(event, state=bound.state, logits=logits.clone())
+                return replace(event, state=bound.state, logits=logits.clone(), raw_logits=event.raw_logits.clone())
         if isinstance(event, Prefilled) and so_far.prefill is not None:
             changed = so_far.prefill
             return replace(
@@ -127,7 +137,13 @@ class Dispatch:
         )  # fmt: skip
         if self.on_mod_error == "raise":
             raise error
+        self._disable(request, bound)
+
+    @staticmethod
+    def _disable(request: Request, bound: BoundMod) -> None:
+        """Go on without a mod: it is asked no more, and what it steers ends with it."""
         bound.disabled = True
+        request.active = tuple(edit for edit in request.active if edit.owner is not bound)
 
     def without_failed_edits(self, requests: Sequence[Request], error: Exception) -> bool:
         """After a pass that an edit broke: disable its mod and drop the edit, if failures are to be survived."""
@@ -138,11 +154,10 @@ class Dispatch:
             for edit in request.drop_failed_edits():
                 dropped = True
                 self.emit(
-                    request, ACTION, len(request.tokens), mod=edit.mod_name, action="raised", status="refused",
+                    request, ACTION, len(request.tokens), mod=edit.owner.mod.name, action="raised", status="refused",
                     data={"event": "edit", "error": str(error)},
                 )  # fmt: skip
-                for bound in request.mods:
-                    bound.disabled = bound.disabled or bound.mod.name == edit.mod_name
+                self._disable(request, edit.owner)
         return dropped
 
     def _warn_of_lost_change(
@@ -153,7 +168,7 @@ class Dispatch:
             and own.logits._version
             and not any(isinstance(action, AdjustLogits) for action in actions)
         ):
-            self.warn(request, f"mod {name!r} wrote into event.logits without returning adjust_logits(): ignored")
+            self.warn_once(request, f"mod {name!r} wrote into event.logits without returning adjust_logits(): ignored")
 
     def _limits(self, request: Request) -> Limits:
         model = self.model
@@ -166,17 +181,15 @@ class Dispatch:
         """Fold one action into the decision; returns its status."""
         match action:
             case Steer() | EditActivation():
-                label = f"e{len(request.edits_made)}"
-                edit = make_edit(action, label, bound.mod.name, self.model.device)
-                request.edits_made.append(edit)
-                request.active = (*request.active, edit)
+                self._start_edit(request, bound, action)
             case ClearEdits():
-                request.active = ()
+                request.active = tuple(edit for edit in request.active if edit.owner is not bound)
             case AdjustLogits():
-                decision.logits = action.logits
+                decision.logits = action.logits.to(self.model.device)
                 decision.token_temp = decision.token_temp if action.token_temp is None else action.token_temp
             case AdjustPrefill():
-                decision.prefill = action
+                kept = decision.prefill.max_steps if decision.prefill and action.max_steps is None else action.max_steps
+                decision.prefill = replace(action, max_steps=kept)
             case ForceTokens() | Backtrack() | ForceOutput() | ToolCalls() | EmitError():
                 if decision.structural is not None:
                     return "shadowed"
@@ -184,6 +197,17 @@ class Dispatch:
             case _:
                 raise AssertionError(action)
         return "applied"
+
+    def _start_edit(self, request: Request, bound: BoundMod, action: Steer | EditActivation) -> None:
+        edit = make_edit(action, f"e{len(request.edits_made)}", bound, self.model.device)
+        request.edits_made.append(edit)
+        request.active = (*request.active, edit)
+        if sum(other.owner is bound and other.hook == edit.hook for other in request.active) == MANY_EDITS:
+            self.warn_once(
+                request,
+                f"mod {bound.mod.name!r} has {MANY_EDITS} edits active at once at {edit.hook}: they add up. To replace "
+                "one, return [actions.clear_edits(), actions.steer(...)]",
+            )
 
     def _note_action(
         self, request: Request, event: Event, bound: BoundMod, action: Action, status: str, took: int
@@ -194,7 +218,13 @@ class Dispatch:
             status=status, duration_ns=took, data={"event": type(event).__name__, **data},
         )  # fmt: skip
 
+    def warn_once(self, request: Request, message: str) -> None:
+        """Say something that may come up at every step, but only once per request."""
+        if message not in request.warned:
+            request.warned.add(message)
+            self.warn(request, message)
+
     def warn(self, request: Request, message: str) -> None:
-        """Say something once in the trace and as a Python warning."""
+        """Say something in the trace and as a Python warning."""
         self.emit(request, WARNING, len(request.tokens), data={"message": message})
         warnings.warn(f"request {request.request_id}: {message}", stacklevel=2)

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from ..errors import InvalidActionError, ModError
 from .actions import EditActivation, Steer
-from .request import ActiveEdit
+from .request import ActiveEdit, BoundMod
 
 __all__ = ["make_edit"]
 
 
-def make_edit(action: Steer | EditActivation, label: str, mod_name: str, device: torch.device) -> ActiveEdit:
+def make_edit(action: Steer | EditActivation, label: str, owner: BoundMod, device: torch.device) -> ActiveEdit:
     """The edit that an action asks for; ``label`` names it in the trace."""
-    edit = ActiveEdit(label, action.hook, None, mod_name)
+    edit = ActiveEdit(label, action.hook, None, owner)
     edit.fn = _guarded(_adder(action, device) if isinstance(action, Steer) else action.fn, edit)
     return edit
 
@@ -30,16 +30,22 @@ def _guarded(fn: Callable[[Tensor], Tensor], edit: ActiveEdit) -> Callable[[Tens
     """The edit, checked for shape and finiteness, its errors naming the mod; notes whether it ever acts."""
 
     def guarded(value: Tensor) -> Tensor:
-        edit.failed = True  # until it proved otherwise
+        edit.used = edit.failed = True  # until it proved otherwise
         try:
             result = fn(value)
         except Exception as error:  # why: user code inside a forward pass; name it and stop the pass
-            raise ModError(f"edit {edit.label} of mod {edit.mod_name!r} at {edit.hook} raised {error!r}") from error
+            raise ModError(
+                f"edit {edit.label} of mod {edit.owner.mod.name!r} at {edit.hook} raised {error!r}"
+            ) from error
         if not isinstance(result, Tensor) or result.shape != value.shape:
             got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise InvalidActionError(
-                f"edit {edit.label} of mod {edit.mod_name!r} at {edit.hook} returned {got}; "
+                f"edit {edit.label} of mod {edit.owner.mod.name!r} at {edit.hook} returned {got}; "
                 f"it must be a tensor of the shape it was given, {tuple(value.shape)}"
+            )
+        if not bool(torch.isfinite(result).all()):
+            raise InvalidActionError(
+                f"edit {edit.label} of mod {edit.owner.mod.name!r} at {edit.hook} gave NaN or infinity"
             )
         edit.failed = False
         if not edit.changed:

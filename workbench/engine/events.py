@@ -26,6 +26,11 @@ class RequestView:
         self._tokenizer = tokenizer
 
     @property
+    def room(self) -> int:
+        """How many more tokens fit under ``max_new_tokens``; what a mod adds beyond is cut."""
+        return self.max_new_tokens - (len(self._tokens) - self._prompt_length)
+
+    @property
     def tokens(self) -> tuple[int, ...]:
         """Prompt and visible generated tokens."""
         return tuple(self._tokens)
@@ -49,9 +54,10 @@ class RequestView:
 class Event:
     """Common to all events.
 
-    ``step`` counts forward passes of the request: 0 before the first, never reused. ``position`` is an
-    index in the full sequence, prompt included. ``state`` is a scratch dict of this mod for this request,
-    gone when the request ends. ``request`` shows the tokens as they stand.
+    ``request_id`` is unique in this process, so a dict keyed by it never mixes two runs; the part before ``@`` is
+    the request's name in the trace. ``step`` counts forward passes of the request: 0 before the first, never
+    reused. ``position`` is an index in the full sequence, prompt included. ``state`` is a scratch dict of this mod
+    for this request, gone when the request ends. ``request`` shows the tokens as they stand.
     """
 
     request_id: str
@@ -85,6 +91,9 @@ class ForwardPass(Event):
 
     logits: Tensor = field(repr=False)
     raw_logits: Tensor = field(repr=False)
+    span_logits: Tensor = field(repr=False)
+    """``[n, vocab]``: the model's logits at the last ``n`` fed positions, as far back as a forced batch needed them
+    for its log-probabilities; the last row is ``raw_logits``. Not a copy: read only."""
     span_activations: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
 
     @property

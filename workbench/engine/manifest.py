@@ -19,17 +19,17 @@ PACKAGES = ("interp-workbench", "torch", "transformers", "transformer-lens", "nu
 
 
 def manifest(
-    model: HookedModel, requests: Sequence[Request], *, on_mod_error: str, seeds: Sequence[tuple[int, int]]
+    model: HookedModel, requests: Sequence[Request], *, on_mod_error: str, streams: Sequence[tuple[int, int, int]]
 ) -> dict[str, Any]:
     """The JSON-able manifest of a run; ``run_id`` is a digest of what decides its outcome.
 
-    ``seeds`` are (seed, index) of each request's random stream.
+    ``streams`` are (seed, index, turn) of each request's random stream.
     """
     told = {
         "model": _model(model),
         "on_mod_error": on_mod_error,
         "requests": {
-            request.request_id: _request(request, seed) for request, seed in zip(requests, seeds, strict=True)
+            request.request_id: _request(request, stream) for request, stream in zip(requests, streams, strict=True)
         },
     }
     digest = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
@@ -64,13 +64,14 @@ def _model(model: HookedModel) -> dict[str, Any]:
     }
 
 
-def _request(request: Request, seed: tuple[int, int]) -> dict[str, Any]:
+def _request(request: Request, stream: tuple[int, int, int]) -> dict[str, Any]:
     return {
         "prompt_tokens": list(request.tokens),
         "conversation": [dict(message) for message in request.conversation],
         "sampling": asdict(request.sampling),
-        "seed": seed[0],
-        "index": seed[1],
+        "seed": stream[0],
+        "index": stream[1],
+        "turn": stream[2],
         "max_new_tokens": request.max_new_tokens,
         "max_forward_tokens": request.max_forward_tokens,
         "capture": list(request.capture),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, overload, runtime_checkable
@@ -57,6 +58,12 @@ class FunctionMod:
         self.name: str = name or str(getattr(handler, "__name__", type(handler).__name__))
         self.capture = (capture,) if isinstance(capture, str) else tuple(capture)
         self.params = None if params is None else dict(params)
+        try:
+            json.dumps(self.params)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"@mod(params=…) must be plain data, JSON-able, so that a trace can keep it: {error}"
+            ) from None
         self.__doc__ = handler.__doc__
 
     def handle(self, event: Event, actions: ActionBuilder, tokenizer: Tokenizer) -> Answer:

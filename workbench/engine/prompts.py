@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
 
 from ..errors import PromptError
 from ..models import HookedModel, Message
@@ -21,11 +25,13 @@ class TokenisedPrompt:
     conversation: tuple[Message, ...] = ()
 
 
-def split_batch(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
+def split_batch(prompt: Any) -> tuple[list[Prompt], bool]:
     """The prompts, and whether several were given (so that several results are wanted).
 
     :raises PromptError: nothing, or something that is no prompt.
     """
+    if isinstance(prompt, (torch.Tensor, np.ndarray)):
+        prompt = prompt.tolist()
     if isinstance(prompt, str):
         return [prompt], False
     if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
@@ -35,25 +41,35 @@ def split_batch(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
         )
     if not prompt:
         raise PromptError("the prompt is empty: give some text, chat messages or token ids")
-    if isinstance(prompt[0], (int, Mapping)):
-        return [prompt], False  # type: ignore[list-item]
-    return list(prompt), True  # type: ignore[arg-type]
+    if isinstance(prompt[0], (int, np.integer, Mapping)):
+        return [prompt], False
+    return list(prompt), True
 
 
-def tokenised(prompt: Prompt, model: HookedModel) -> TokenisedPrompt:
+def tokenised(prompt: Any, model: HookedModel) -> TokenisedPrompt:
     """Token ids of one prompt, checked against vocabulary and context.
 
     :raises PromptError: empty, mixed, too long, or with ids outside the vocabulary.
     """
+    if isinstance(prompt, (torch.Tensor, np.ndarray)):
+        prompt = prompt.tolist()
+    if not isinstance(prompt, (str, Sequence)):
+        raise PromptError(
+            f"in a batch every prompt is text, chat messages or token ids; one is {type(prompt).__name__} {prompt!r}"
+        )
     if isinstance(prompt, str):
         found = TokenisedPrompt(tokens=model.tokenizer.prompt(prompt))
     elif not prompt:
         raise PromptError("one of the prompts is empty: give some text, chat messages or token ids")
     elif all(isinstance(item, Mapping) for item in prompt):
         messages = tuple(item for item in prompt if isinstance(item, Mapping))
+        try:
+            json.dumps([dict(message) for message in messages])
+        except (TypeError, ValueError) as error:
+            raise PromptError(f"chat messages must be plain data, JSON-able: {error}") from None
         found = TokenisedPrompt(tokens=model.tokenizer.chat(messages), conversation=messages)
-    elif all(isinstance(item, int) and not isinstance(item, bool) for item in prompt):
-        found = TokenisedPrompt(tokens=[item for item in prompt if isinstance(item, int)])
+    elif all(isinstance(item, (int, np.integer)) and not isinstance(item, bool) for item in prompt):
+        found = TokenisedPrompt(tokens=[int(item) for item in prompt if not isinstance(item, Mapping)])
     else:
         kinds = sorted({type(item).__name__ for item in prompt})
         raise PromptError(f"a prompt must be all token ids or all chat messages, got a list of {', '.join(kinds)}")

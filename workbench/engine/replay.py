@@ -9,8 +9,10 @@ from typing import Any
 
 from ..errors import InvalidActionError, ModError, TraceError
 from ..models import HookedModel
-from ..trace import Difference, Trace, first_difference
+from ..trace import WARNING, Difference, Record, Trace, first_difference
+from .arguments import Options
 from .mod import Mod
+from .prompts import TokenisedPrompt
 from .sampling import SamplingParams
 from .session import Session
 
@@ -53,6 +55,8 @@ def replay(
     given = (
         [own if isinstance(own, (list, tuple)) else [own] for own in mods] if _nested(mods) else [mods] * len(wanted)
     )
+    if len(given) != len(wanted):
+        raise TraceError(f"the trace has {len(wanted)} requests, but mods for {len(given)} were given")
     for names, own in zip(wanted, given, strict=True):
         if [mod["name"] for mod in names] != [mod.name for mod in own]:  # type: ignore[union-attr]
             raise TraceError(
@@ -60,13 +64,25 @@ def replay(
                 "pass the same mods in the same order"
             )
     again = _again(trace, model, given)
-    expected = trace
     if trace.run.get("status") in ("interrupted", "failed", "running"):
-        # The last record of a broken run is where it was broken off, not something to repeat.
-        kept = [r for r in trace.records if r.kind != "finished"]
-        expected = Trace(trace.run, kept)
-        again = Trace(again.run, again.records[: len(kept)])
-    return Replay(difference=first_difference(expected, again, tolerance=tolerance), trace=again)
+        expected, again = _as_far_as_it_went(trace, again)
+        return Replay(difference=first_difference(expected, again, tolerance=tolerance), trace=again)
+    return Replay(difference=first_difference(trace, again, tolerance=tolerance), trace=again)
+
+
+def _as_far_as_it_went(trace: Trace, again: Trace) -> tuple[Trace, Trace]:
+    """Request by request, the records of a broken run up to its break, and as many of the repeated one."""
+    old: list[Record] = []
+    new: list[Record] = []
+    for request_id, history in trace.histories.items():
+        mine = [record for record in trace.records if record.request_id == request_id]
+        if history.reason in (None, "interrupted", "error"):
+            # Where it was broken off is nothing to repeat, nor what was said on that occasion.
+            while mine and mine[-1].kind in ("finished", WARNING):
+                mine.pop()
+        old += mine
+        new += [record for record in again.records if record.request_id == request_id][: len(mine)]
+    return Trace(trace.run, old), Trace(again.run, new)
 
 
 def _nested(mods: Sequence[Any]) -> bool:
@@ -77,16 +93,20 @@ def _again(trace: Trace, model: HookedModel, mods: Sequence[Any]) -> Trace:
     requests = list(trace.run["requests"].values())
     first = requests[0]
     settings: dict[str, Any] = {**first["sampling"], "stop": tuple(first["sampling"]["stop"])}
-    seeds = [request["seed"] for request in requests]
     session = Session(model, capture=first["capture"] or None, on_mod_error=trace.run["on_mod_error"])
+    options = Options(
+        max_new_tokens=max(request["max_new_tokens"] for request in requests),
+        sampling=SamplingParams(**settings),
+        seed=[(request["seed"], request["index"], request.get("turn", 0)) for request in requests],
+        max_forward_tokens=first["max_forward_tokens"],
+        save=None,
+        overwrite=False,
+    )
+    prompts = [
+        TokenisedPrompt(tokens=list(request["prompt_tokens"]), conversation=tuple(request["conversation"]))
+        for request in requests
+    ]
     # A run that failed is repeated up to its failure; its records are compared like any other's.
     with suppress(ModError, InvalidActionError):
-        session.generate(
-            [request["prompt_tokens"] for request in requests],
-            max_new_tokens=max(request["max_new_tokens"] for request in requests),
-            sampling=SamplingParams(**settings),
-            seed=seeds[0] if [r["index"] for r in requests] == list(range(len(requests))) else seeds,
-            mods=[list(own) for own in mods],
-            max_forward_tokens=first["max_forward_tokens"],
-        )
+        session.play(prompts, options, [list(own) for own in mods])
     return session.last_results[0].trace

@@ -17,23 +17,10 @@ from ..models import Cache, Edit, Message
 from .mod import Mod
 from .sampling import SamplingParams
 
-__all__ = ["ActiveEdit", "BoundMod", "Request"]
+__all__ = ["ActiveEdit", "BoundMod", "Lane", "Request", "edits_for"]
 
 
 @dataclass(slots=True, eq=False)
-class ActiveEdit:
-    """A change of activations that a mod asked for. ``label`` names it in the trace."""
-
-    label: str
-    hook: str
-    fn: Any
-    mod_name: str
-    changed: bool = False
-    """Whether it ever changed a value; one that never did earns a warning."""
-    failed: bool = False
-
-
-@dataclass(slots=True)
 class BoundMod:
     """A mod in one request, with its scratch space."""
 
@@ -43,10 +30,27 @@ class BoundMod:
 
 
 @dataclass(slots=True, eq=False)
+class ActiveEdit:
+    """A change of activations that a mod asked for. ``label`` names it in the trace."""
+
+    label: str
+    hook: str
+    fn: Any
+    owner: BoundMod
+    used: bool = False
+    changed: bool = False
+    """Whether it ever changed a value; one that never did earns a warning."""
+    failed: bool = False
+    dropped: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class Request:
     """The state of one request. ``tokens`` is prompt and output together."""
 
     request_id: str
+    key: str
+    """What mods see as ``request_id``: unique in this process, so that dicts keyed by it never mix runs."""
     row: int
     tokens: list[int]
     prompt_length: int
@@ -66,6 +70,9 @@ class Request:
     """Per generated token, its raw log-probability once known."""
     active: tuple[ActiveEdit, ...] = ()
     edits_made: list[ActiveEdit] = field(default_factory=list)
+    warned: set[str] = field(default_factory=set)
+    stop_checked: int = 0
+    """How many generated tokens were searched for stop strings."""
     fed: int = 0
     """Tokens fed so far, the prompt's first feeding not counted: the work that is bounded."""
     committed: int = 0
@@ -107,6 +114,7 @@ class Request:
         del self.tokens[kept:]
         del self.scores[kept - self.prompt_length :]
         self.valid = min(self.valid, kept)
+        self.stop_checked = min(self.stop_checked, kept - self.prompt_length)
         del self.computed[kept:]
         return removed
 
@@ -150,10 +158,14 @@ class Request:
                 spans.append((position, position + 1, edits))
         return spans
 
-    def fed_until_end(self, start: int, spans: Sequence[tuple[int, int, tuple[ActiveEdit, ...]]]) -> None:
+    def fed_until_end(
+        self, start: int, spans: Sequence[tuple[int, int, tuple[ActiveEdit, ...]]], *, cached: bool
+    ) -> None:
         """Note a pass that succeeded: the cache now holds everything."""
         already = 0 if self.step else self.prompt_length
-        self.fed += max(len(self.tokens) - start - already, 0)
+        # Without a working cache whole rows are fed again; only what is new to it counts as work then.
+        begin = start if cached else max(start, min(self.valid, len(self.tokens) - 1))
+        self.fed += max(len(self.tokens) - begin - already, 0)
         del self.computed[start:]
         for begin, end, edits in spans:
             self.computed.extend([edits] * (end - begin))
@@ -161,8 +173,14 @@ class Request:
 
     def drop_failed_edits(self) -> list[ActiveEdit]:
         """Forget edits whose function failed, so that the pass can be tried again without them."""
-        failed = [edit for edit in self.edits_made if edit.failed and edit in self.active]
+        failed = [edit for edit in self.edits_made if edit.failed and not edit.dropped]
+        for edit in failed:
+            edit.dropped = True
         self.active = tuple(edit for edit in self.active if not edit.failed)
+        for position, edits in enumerate(self.computed):
+            if any(edit.failed for edit in edits):  # to be computed again without it, and all that follows
+                self.valid = min(self.valid, position)
+                self.computed[position] = tuple(edit for edit in edits if not edit.failed)
         return failed
 
     def score(self, start: int, logits: Tensor) -> dict[int, float]:
@@ -188,3 +206,13 @@ def edits_for(request: Request, start: int, spans: Sequence[tuple[int, int, tupl
         for begin, end, edits in spans
         for edit in edits
     ]
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """A row of a cache and the request that wrote it last: what a resumed run may build on."""
+
+    cache: Cache | None
+    writer: Request
+    turn: int = 0
+    """How many runs went on in this row before."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from ..models import Cache, Message
+from ..models import Message
 from ..trace import Trace
-from .request import Request
+from .request import Lane, Request
 
 __all__ = ["Result"]
 
@@ -28,11 +28,19 @@ class Result:
     tool_calls: Any = None
     error: str | None = None
     seed: int = 0
+    index: int = 0
+    """Which stream of ``seed`` it drew from: its place in the batch."""
     forward_tokens: int = 0
     """Tokens fed through the model after the prompt: the work that mods and sampling cost."""
     conversation: tuple[Message, ...] = ()
-    cache: Cache | None = field(default=None, repr=False, compare=False)
+    lane: Lane | None = field(default=None, repr=False, compare=False)
+    """The row of the KV cache to go on from; see ``release``."""
     request: Request | None = field(default=None, repr=False, compare=False)
+
+    def release(self) -> None:
+        """Give the KV cache back (tens of MB): tokens, text and trace stay, ``resume`` is over for its whole line."""
+        if self.lane is not None:
+            self.lane.cache = None
 
     def __str__(self) -> str:
         return self.text

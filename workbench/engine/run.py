@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InvalidActionError, ModError
+from ..errors import InvalidActionError, ModelError, ModError
 from ..models import Cache, Forward, HookedModel
 from .conduct import Conductor
 from .emit import Emitter
@@ -59,11 +59,11 @@ class Run:
                     return
                 self._pass(living)
                 yield
-        except (ModError, InvalidActionError):
-            self.end("error", tell=False)
-            raise
         except KeyboardInterrupt:
             self.end("interrupted", tell=False)
+            raise
+        except BaseException:
+            self.end("error", tell=False)
             raise
 
     def end(self, reason: str, *, tell: bool = True) -> None:
@@ -76,7 +76,7 @@ class Run:
 
     def _prefill(self, request: Request) -> None:
         event = Prefilled(
-            request_id=request.request_id,
+            request_id=request.key,
             step=0,
             position=0,
             request=self.conductor.view(request),
@@ -97,18 +97,21 @@ class Run:
     # One pass ----------------------------------------------------------------------------------------------
 
     def _pass(self, living: Sequence[Request]) -> None:
-        starts = {request.row: request.plan(self.cache) for request in living}
         began = time.perf_counter_ns()
-        spans, forward = self._feed(living, starts)
+        starts, spans, forward = self._feed(living)
         took = time.perf_counter_ns() - began
         for request in living:
-            request.fed_until_end(starts[request.row], spans[request.row])
+            request.fed_until_end(starts[request.row], spans[request.row], cached=self.model.cache_works)
             request.step += 1
         for request in living:
             self._advance(request, starts[request.row], spans[request.row], forward, took)
 
-    def _feed(self, living: Sequence[Request], starts: Mapping[int, int]) -> tuple[dict[int, Any], Forward]:
-        """One forward pass over all that the caches lack; tried again without an edit that fails, if so asked."""
+    def _feed(self, living: Sequence[Request]) -> tuple[dict[int, int], dict[int, Any], Forward]:
+        """One forward pass over all that the caches lack; tried again without an edit that fails, if so asked.
+
+        Returns, by row, the first fed position and the spans of edits, and what the pass gave.
+        """
+        starts = {request.row: request.plan(self.cache) for request in living}
         tokens: list[list[int]] = [[] for _ in self.cache.lengths]
         keep = [0] * len(tokens)
         for request in living:
@@ -126,27 +129,34 @@ class Run:
         except (ModError, InvalidActionError) as error:
             if not self.conductor.dispatch.without_failed_edits(living, error):
                 raise
-            return self._feed(living, starts)
-        return spans, forward
+            return self._feed(living)
+        return starts, spans, forward
 
     def _advance(self, request: Request, start: int, spans: Sequence[Any], forward: Forward, took: int) -> None:
         """One request after a pass: score, tell, draw, commit."""
         kept = forward.logits[request.row]
         raw = kept[-1]
-        held = {hook: forward.activations[hook][request.row] for hook in request.capture}
+        held = _ordinary({hook: forward.activations[hook][request.row] for hook in request.capture})
         raw_logprobs = torch.log_softmax(raw, dim=-1)
+        if not bool(torch.isfinite(raw_logprobs.max())):
+            raise ModelError(
+                f"{self.model.name} gave NaN logits at position {len(request.tokens) - 1} of request "
+                f"{request.request_id} (step {request.step}): its numbers overflowed. Use dtype=torch.float32, or "
+                "steer less strongly."
+            )
         self._note_pass(request, start, spans, kept, raw_logprobs, held, took)
         with torch.inference_mode(False):
             shown = raw.clone()
         decision = self.conductor.ask(
             request,
             ForwardPass(
-                request_id=request.request_id,
+                request_id=request.key,
                 step=request.step,
                 position=len(request.tokens) - 1,
                 request=self.conductor.view(request),
                 logits=shown,
                 raw_logits=shown,
+                span_logits=kept,
                 span_activations=held,
             ),
         )
@@ -185,7 +195,7 @@ class Run:
         decision = self.conductor.ask(
             request,
             Sampled(
-                request_id=request.request_id, step=request.step, position=position,
+                request_id=request.key, step=request.step, position=position,
                 request=self.conductor.view(request), token=token, logprob=logprob, raw_logprob=raw_logprob,
             ),
         )  # fmt: skip
@@ -218,6 +228,7 @@ class Run:
         if held:
             data["row"] = self._next_row
             self._next_row += fed
+            held = {hook: value.cpu() for hook, value in held.items()}
         self.emit(
             request, "forward_pass", len(request.tokens) - 1, entropy=entropy(raw_logprobs),
             top=top(raw_logprobs), duration_ns=took, data=data, activations=held or None,
@@ -255,9 +266,10 @@ class Run:
     def _stopped(self, request: Request) -> bool:
         if not request.sampling.stop:
             return False
-        # A stop string of k characters lies within the last 4k tokens: a token may be a single byte.
+        # It may have begun before what is new, by up to 4 tokens a character: a token may be a single byte.
         reach = 4 * max(map(len, request.sampling.stop)) + 8
-        tail = self.model.tokenizer.decode(request.generated[-reach:])
+        tail = self.model.tokenizer.decode(request.generated[max(request.stop_checked - reach, 0) :])
+        request.stop_checked = request.generated_count
         return any(stop in tail for stop in request.sampling.stop)
 
 
@@ -274,5 +286,11 @@ def top(logprobs: Tensor) -> tuple[tuple[int, float], ...]:
 
 
 def _removed_mass(raw_logprobs: Tensor, logits: Tensor) -> float:
-    """Probability under the model that a mask (``-inf``) took away."""
-    return float(raw_logprobs[logits == -torch.inf].exp().sum())
+    """Probability under the model of the tokens that edited logits make impossible (``-inf``, or ``-1e9`` and such)."""
+    return float(raw_logprobs[torch.log_softmax(logits, dim=-1).exp() == 0].exp().sum())
+
+
+def _ordinary(held: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies that may be differentiated, written to and kept without holding the whole batch's activations."""
+    with torch.inference_mode(False):
+        return {hook: value.clone() for hook, value in held.items()}

@@ -51,9 +51,12 @@ class SamplingParams:
                 raise ValueError(f"SamplingParams.{name} must be {wanted}, got {value!r}")
 
 
-def generator(seed: int, index: int) -> torch.Generator:
-    """The random stream of request ``index`` of a run: a function of (seed, index) and nothing else."""
-    digest = hashlib.blake2b(f"{seed}:{index}".encode(), digest_size=8).digest()
+def generator(seed: int, index: int, turn: int = 0) -> torch.Generator:
+    """The random stream of request ``index`` of a run: a function of (seed, index, turn) and nothing else.
+
+    ``turn`` counts resumptions, so that a run that goes on does not draw its first half's numbers again.
+    """
+    digest = hashlib.blake2b(f"{seed}:{index}:{turn}".encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
@@ -75,14 +78,27 @@ def warp(logits: Tensor, params: SamplingParams, token_temp: float | None = None
         kth = logprobs.topk(params.top_k).values[-1]
         logprobs = torch.log_softmax(logprobs.masked_fill(logprobs < kth, -math.inf), dim=-1)
     if params.top_p < 1:
-        ordered, order = logprobs.sort(descending=True)
+        ordered, order = _likeliest(logprobs, params.top_p)
         before = ordered.exp().cumsum(-1) - ordered.exp()
-        dropped = order[before >= params.top_p]
-        logprobs = torch.log_softmax(logprobs.index_fill(-1, dropped, -math.inf), dim=-1)
+        kept = order[before < params.top_p]
+        chosen = torch.full_like(logprobs, -math.inf)
+        chosen[kept] = logprobs[kept]
+        logprobs = torch.log_softmax(chosen, dim=-1)
     if params.min_p > 0:
         floor = logprobs.max() + math.log(params.min_p)
         logprobs = torch.log_softmax(logprobs.masked_fill(logprobs < floor, -math.inf), dim=-1)
     return logprobs
+
+
+def _likeliest(logprobs: Tensor, mass: float) -> tuple[Tensor, Tensor]:
+    """The likeliest tokens, best first, enough of them to hold ``mass``; sorting a whole vocabulary is slow."""
+    size = len(logprobs)
+    for k in (256, 4096):
+        if k < size:
+            values, tokens = logprobs.topk(k)
+            if float(values.exp().sum()) > mass:
+                return values, tokens
+    return logprobs.sort(descending=True)
 
 
 def draw(logprobs: Tensor, stream: torch.Generator) -> int:
@@ -91,7 +107,8 @@ def draw(logprobs: Tensor, stream: torch.Generator) -> int:
     One number per token whatever the vocabulary, so a stream's state says how many tokens were drawn.
     """
     uniform = torch.rand((), generator=stream, dtype=torch.float64)
-    cumulative = logprobs.double().exp().cumsum(-1).cpu()
+    # On the CPU: a parallel sum elsewhere may differ from run to run, and MPS has no float64.
+    cumulative = logprobs.cpu().double().exp().cumsum(-1)
     token = int(torch.searchsorted(cumulative, uniform * cumulative[-1], right=True))
     if token >= len(cumulative):  # the product may round up to the total
         token = int((logprobs > -math.inf).nonzero()[-1])

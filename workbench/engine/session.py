@@ -2,46 +2,52 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import BudgetError, InvalidActionError, ModError, WorkbenchError
-from ..models import Cache, HookedModel, match_hooks
+from ..errors import BudgetError, PromptError, TraceError, WorkbenchError
+from ..models import HookedModel, match_hooks
 from ..trace import Record, Sink, Trace, TraceWriter
-from .arguments import Mods, adopt, checked_mods, mods_per_prompt, seeds_for
+from .arguments import Mods, Options, Seeds, StreamKey, adopt, checked_mods, mods_per_prompt, seeds_for
+from .conversation import continued
 from .emit import Emitter
 from .interrupts import StopFlag, interrupts_set
 from .manifest import manifest
 from .mod import Mod
 from .prompts import Prompt, TokenisedPrompt, split_batch, tokenised
-from .request import BoundMod, Request
+from .request import BoundMod, Lane, Request
 from .result import Result
 from .run import Run
 from .sampling import SamplingParams, generator
 
 __all__ = ["Session"]
 
-WORK_PER_TOKEN = 64
-"""Default bound on work: forward tokens per output token."""
 ACTIVATION_BUDGET = 4 << 30
 """Default bound on captured activations of one run, bytes."""
 ON_MOD_ERROR = ("raise", "disable")
 ON_INTERRUPT = ("raise", "return")
+END = object()
 
 
-@dataclass(slots=True, kw_only=True)
+SERIAL = itertools.count()
+"""Numbers the runs of this process, for request ids that mods may key their own dicts by."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Job:
     """One call of generate, ready to run."""
 
     run: Run
     trace: Trace
     requests: list[Request]
-    cache: Cache
-    seeds: list[tuple[int, int]]
+    lanes: list[Lane]
+    streams: list[StreamKey]
     writer: TraceWriter | None
+    stop: StopFlag
 
 
 class Session:
@@ -76,7 +82,7 @@ class Session:
         self.sinks = tuple(sinks)
         self.last_results: list[Result] = []
         """Results of the latest run, also of one that was interrupted or failed."""
-        self._stop = StopFlag()
+        self._running: set[_Job] = set()
 
     def generate(
         self,
@@ -84,7 +90,7 @@ class Session:
         *,
         max_new_tokens: int = 128,
         sampling: SamplingParams | None = None,
-        seed: int | Sequence[int] | None = None,
+        seed: Seeds = None,
         mods: Mods | None = None,
         max_forward_tokens: int | None = None,
         save: str | Path | None = None,
@@ -93,7 +99,8 @@ class Session:
         """Generate for one prompt (a :class:`Result`) or several in one batch (a list of them).
 
         ``mods`` replaces the session's, one list for all prompts or one list each. ``seed``: the random
-        stream of request ``i`` depends on (seed, i) alone; a list gives each its own, as if alone.
+        stream of request ``i`` depends on (seed, i) alone; a list gives each its own, as if alone, and
+        ``(result.seed, result.index)`` in it the stream of one request of an earlier batch.
         ``save`` keeps the trace on disk while the run goes; ``overwrite`` allows replacing an older trace there.
 
         :raises PromptError: an empty, too long or malformed prompt.
@@ -101,12 +108,13 @@ class Session:
         :raises InvalidActionError: a mod answered with something its event does not allow.
         :raises BudgetError: the activations to keep would exceed ``activation_budget``.
         """
-        for _ in self.stream(
-            prompt, max_new_tokens=max_new_tokens, sampling=sampling, seed=seed, mods=mods,
+        prompts, several = split_batch(prompt)
+        options = Options(
+            max_new_tokens=max_new_tokens, sampling=sampling or SamplingParams(), seed=seed,
             max_forward_tokens=max_forward_tokens, save=save, overwrite=overwrite,
-        ):  # fmt: skip
-            pass
-        return self.last_results if split_batch(prompt)[1] else self.last_results[0]
+        )  # fmt: skip
+        results = self.play([tokenised(p, self.model) for p in prompts], options, mods)
+        return results if several else results[0]
 
     def stream(
         self,
@@ -114,30 +122,27 @@ class Session:
         *,
         max_new_tokens: int = 128,
         sampling: SamplingParams | None = None,
-        seed: int | Sequence[int] | None = None,
+        seed: Seeds = None,
         mods: Mods | None = None,
         max_forward_tokens: int | None = None,
         save: str | Path | None = None,
         overwrite: bool = False,
     ) -> Iterator[Record]:
-        """The same run, record by record; ``last_results`` holds the results once it is exhausted."""
+        """The same run, record by record; ``last_results`` holds the results once it is exhausted.
+
+        Bad arguments raise here, not at the first record. Leaving early ends the run (``interrupted``).
+        """
         prompts, _ = split_batch(prompt)
-        job = self._prepare(
-            [tokenised(p, self.model) for p in prompts],
-            max_new_tokens=max_new_tokens,
-            sampling=sampling or SamplingParams(),
-            seed=seed,
-            mods=mods_per_prompt(self.mods if mods is None else mods, len(prompts)),
-            max_forward_tokens=max_forward_tokens,
-            save=save,
-            overwrite=overwrite,
-        )
-        yield from self._play(job)
+        options = Options(
+            max_new_tokens=max_new_tokens, sampling=sampling or SamplingParams(), seed=seed,
+            max_forward_tokens=max_forward_tokens, save=save, overwrite=overwrite,
+        )  # fmt: skip
+        return self._records(self._prepare([tokenised(p, self.model) for p in prompts], options, mods))
 
     def resume(
         self,
         result: Result,
-        tool_results: str | Sequence[int] | Sequence[dict[str, Any]],
+        tool_results: str | Sequence[int] | Sequence[dict[str, Any]] | None = None,
         *,
         max_new_tokens: int = 128,
         sampling: SamplingParams | None = None,
@@ -147,89 +152,88 @@ class Session:
         save: str | Path | None = None,
         overwrite: bool = False,
     ) -> Result:
-        """Go on after a result, from the same KV cache, with what a tool returned.
+        """Go on after a result, from the same KV cache, with what a tool returned, or simply go on.
 
         ``tool_results`` are tool messages (``{"role": "tool", "content": …}``) for a chat, or text or token
-        ids that follow the output as they are. Everything before becomes the prompt of the new result.
+        ids that follow the output as they are, or None. Everything before becomes the prompt of the new
+        result. Several results may be resumed from one: each gives what a fresh run would. Edits of
+        activations end with their run.
 
-        :raises PromptError: messages for a run that was no chat, or a context that is full.
+        :raises PromptError: messages for a run that was no chat, a context that is full, a released cache.
         """
-        from .conversation import continued
+        before = SamplingParams() if result.request is None else result.request.sampling
+        options = Options(
+            max_new_tokens=max_new_tokens, sampling=sampling or before, seed=result.seed if seed is None else seed,
+            max_forward_tokens=max_forward_tokens, save=save, overwrite=overwrite,
+        )  # fmt: skip
+        job = self._prepare([continued(result, tool_results, self.model)], options, mods, after=result)
+        return self._results(job)[0]
 
-        prompt = continued(result, tool_results, self.model)
-        job = self._prepare(
-            [prompt],
-            max_new_tokens=max_new_tokens,
-            sampling=sampling or (result.request.sampling if result.request else SamplingParams()),
-            seed=result.seed if seed is None else seed,
-            mods=[checked_mods(self.mods if mods is None else mods)],
-            max_forward_tokens=max_forward_tokens,
-            save=save,
-            overwrite=overwrite,
-            after=result,
-        )
-        for _ in self._play(job):
-            pass
-        return self.last_results[0]
+    def play(self, prompts: Sequence[TokenisedPrompt], options: Options, mods: Mods | None = None) -> list[Result]:
+        """Run prompts that are token ids already: what ``generate`` does, and what a replay needs."""
+        return self._results(self._prepare(prompts, options, mods))
 
     def stop(self) -> None:
-        """End the run that is going, from another thread: within one token, with reason ``interrupted``."""
-        self._stop.set()
+        """End the runs that are going, from another thread: within one token, with reason ``interrupted``."""
+        for job in tuple(self._running):
+            job.stop.set()
 
     # Preparing -----------------------------------------------------------------------------------------
 
     def _prepare(
         self,
         prompts: Sequence[TokenisedPrompt],
-        *,
-        max_new_tokens: int,
-        sampling: SamplingParams,
-        seed: int | Sequence[int] | None,
-        mods: Sequence[Sequence[Mod]],
-        max_forward_tokens: int | None,
-        save: str | Path | None,
-        overwrite: bool,
+        options: Options,
+        mods: Mods | None,
         after: Result | None = None,
     ) -> _Job:
-        if max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens must be 1 or more, got {max_new_tokens}")
-        seeds = seeds_for(sampling.seed if seed is None else seed, len(prompts))
-        requests = []
-        for index, (prompt, own, (value, stream)) in enumerate(zip(prompts, mods, seeds, strict=True)):
-            limit = min(max_new_tokens, self.model.n_ctx - len(prompt.tokens))
-            patterns = [pattern for mod in own for pattern in mod.capture]
-            wanted = {*self.capture, *match_hooks(patterns, self.model.hook_names)}
-            request = Request(
-                request_id=f"r{index}",
-                row=index,
-                tokens=list(prompt.tokens),
-                prompt_length=len(prompt.tokens),
-                mods=[BoundMod(mod) for mod in own],
-                sampling=sampling,
-                stream=generator(value, stream),
-                max_new_tokens=limit,
-                max_forward_tokens=max_forward_tokens or WORK_PER_TOKEN * max_new_tokens,
-                capture=tuple(name for name in self.model.hook_names if name in wanted),
-                conversation=prompt.conversation,
-            )
+        streams = seeds_for(options.seed, len(prompts))
+        own = mods_per_prompt(self.mods if mods is None else mods, len(prompts))
+        serial = next(SERIAL)
+        requests = [
+            self._request(prompt, options, own[index], f"r{index}", serial) for index, prompt in enumerate(prompts)
+        ]
+        for index, request in enumerate(requests):
+            request.row = index
             self._check_budget(request)
-            requests.append(request)
-        cache = self.model.new_cache(len(requests)) if after is None else adopt(after, requests[0])
-        return self._job(requests, cache, seeds, save, overwrite)
+        if after is None:
+            cache = self.model.new_cache(len(requests))
+            lanes = [Lane(cache=cache, writer=request) for request in requests]
+        else:
+            lanes = [adopt(after, requests[0])]
+            streams = [(streams[0][0], after.index, lanes[0].turn)]
+        for request, stream in zip(requests, streams, strict=True):
+            request.stream = generator(*stream)
+        return self._job(requests, lanes, streams, options)
 
-    def _job(
-        self,
-        requests: list[Request],
-        cache: Cache,
-        seeds: list[tuple[int, int]],
-        save: str | Path | None,
-        overwrite: bool,
-    ) -> _Job:
-        about = manifest(self.model, requests, on_mod_error=self.on_mod_error, seeds=seeds)
+    def _request(
+        self, prompt: TokenisedPrompt, options: Options, mods: Sequence[Mod], name: str, serial: int
+    ) -> Request:
+        patterns = [pattern for mod in mods for pattern in mod.capture]
+        wanted = {*self.capture, *match_hooks(patterns, self.model.hook_names)}
+        return Request(
+            request_id=name,
+            key=f"{name}@{serial}",
+            row=0,
+            tokens=list(prompt.tokens),
+            prompt_length=len(prompt.tokens),
+            mods=[BoundMod(mod) for mod in mods],
+            sampling=options.sampling,
+            stream=generator(0, 0),
+            max_new_tokens=min(options.max_new_tokens, self.model.n_ctx - len(prompt.tokens)),
+            max_forward_tokens=options.work,
+            capture=tuple(name for name in self.model.hook_names if name in wanted),
+            conversation=prompt.conversation,
+        )
+
+    def _job(self, requests: list[Request], lanes: list[Lane], streams: list[StreamKey], options: Options) -> _Job:
+        about = manifest(self.model, requests, on_mod_error=self.on_mod_error, streams=streams)
         trace = Trace(about)
-        writer = None if save is None else TraceWriter(save, about, overwrite=overwrite)
+        writer = None if options.save is None else TraceWriter(options.save, about, overwrite=options.overwrite)
         sinks: list[Sink] = [trace, *([writer] if writer else []), *self.sinks]
-        self._stop = StopFlag()
+        cache, stop = lanes[0].cache, StopFlag()
+        if cache is None:
+            raise PromptError("this result's cache was released: use generate()")
         run = Run(
             self.model,
             requests,
@@ -237,9 +241,9 @@ class Session:
             Emitter(str(about["run_id"]), sinks, self.model.tokenizer),
             on_mod_error=self.on_mod_error,
             activation_budget=self.activation_budget,
-            stop=self._stop,
+            stop=stop,
         )
-        return _Job(run=run, trace=trace, requests=requests, cache=cache, seeds=seeds, writer=writer)
+        return _Job(run=run, trace=trace, requests=requests, lanes=lanes, streams=streams, writer=writer, stop=stop)
 
     def _check_budget(self, request: Request) -> None:
         """Refuse before the run what would not fit; residual-sized hooks are what the estimate knows."""
@@ -254,45 +258,52 @@ class Session:
 
     # Playing -------------------------------------------------------------------------------------------
 
-    def _play(self, job: _Job) -> Iterator[Record]:
-        shown = 0
-        status = "failed"
+    def _results(self, job: _Job) -> list[Result]:
+        for _ in self._records(job):
+            pass
+        return [self._result(job, number) for number in range(len(job.requests))]
+
+    def _records(self, job: _Job) -> Iterator[Record]:
+        shown, status, steps = 0, "failed", iter(job.run)
+        self._running.add(job)
         try:
-            with interrupts_set(self._stop):
-                for _ in job.run:
-                    yield from job.trace.records[shown:]
-                    shown = len(job.trace.records)
-            status = "interrupted" if self._stop() else "finished"
-            yield from job.trace.records[shown:]
-        except (ModError, InvalidActionError) as error:
-            error.trace = job.trace  # type: ignore[union-attr]
+            going = True
+            while going:
+                # Not held across the yield: in the consumer's own code Ctrl-C is the consumer's.
+                with interrupts_set(job.stop):
+                    going = next(steps, END) is not END
+                yield from job.trace.records[shown:]
+                shown = len(job.trace.records)
+            status = "interrupted" if job.stop() else "finished"
+        except WorkbenchError as error:
+            error.trace = job.trace
             raise
         except KeyboardInterrupt:
             # Raised inside a mod or a forward pass, which then never happened; the run has ended itself.
-            self._stop.by_keyboard = True
+            job.stop.by_keyboard = True
             status = "interrupted"
         except GeneratorExit:
             job.run.end("interrupted")
             status = "interrupted"
             raise
         finally:
+            self._running.discard(job)
             self._close(job, status)
-        if self._stop.by_keyboard and self.on_interrupt == "raise":
+        if job.stop.by_keyboard and self.on_interrupt == "raise":
             raise KeyboardInterrupt("the run was interrupted; session.last_results holds what there is")
 
     def _close(self, job: _Job, status: str) -> None:
         job.trace.run["status"] = status
-        self.last_results = [
-            self._result(job, request, seed) for request, (seed, _) in zip(job.requests, job.seeds, strict=True)
-        ]
+        self.last_results = [self._result(job, number) for number in range(len(job.requests))]
         if job.writer is not None:
             try:
                 job.writer.close(job.trace.run, status)
-            except WorkbenchError as error:
+            except TraceError as error:
                 # The run itself went well and its trace is in memory: say it, do not lose it.
                 warnings.warn(str(error), stacklevel=3)
 
-    def _result(self, job: _Job, request: Request, seed: int) -> Result:
+    def _result(self, job: _Job, number: int) -> Result:
+        request, (seed, index, _) = job.requests[number], job.streams[number]
         return Result(
             request_id=request.request_id,
             text=self.model.tokenizer.decode(request.generated, skip_special=True),
@@ -303,8 +314,9 @@ class Session:
             tool_calls=request.tool_calls,
             error=request.error,
             seed=seed,
+            index=index,
             forward_tokens=request.fed,
             conversation=request.conversation,
-            cache=job.cache,
+            lane=job.lanes[number],
             request=request,
         )

@@ -37,7 +37,8 @@ class HookedTransformerModel(WrappedModel):
             warnings.simplefilter("ignore", DeprecationWarning)
             self.model = HookedTransformer(config, tokenizer=None)
         # assign: the converted tensors are views of the loaded weights, so nothing is held twice.
-        self.model.load_state_dict(convert(hf_model, config), strict=False, assign=True)
+        weights = {name: weight.to(hf_model.dtype) for name, weight in convert(hf_model, config).items()}
+        self.model.load_state_dict(weights, strict=False, assign=True)
         self.model.eval()
         self.n_layers = config.n_layers
         self.d_model = config.d_model

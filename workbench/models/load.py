@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import ModelError, ModelFileError, UnsupportedModelError, did_you_mean
 from .checkpoints import path as checkpoint_path
 from .threads import settle_threads
 from .tiny import tiny_checkpoint
 from .tokenizer import Tokenizer
-from .wrapped import WrappedModel
+from .wrapped import WrappedModel, check_ids
 
 __all__ = ["BACKENDS", "load"]
 
@@ -41,21 +42,48 @@ def load(
 
     :raises UnknownModelError: nothing of that name here, and no network to look further.
     :raises ModelFileError: the files are damaged, or the tokenizer belongs to another model.
-    :raises UnsupportedModelError: the backend can't run this architecture.
+    :raises UnsupportedModelError: the backend can't run this architecture, or runs it otherwise than transformers.
     """
     if backend not in BACKENDS:
         raise UnsupportedModelError(
             f"no backend {backend!r}; choose from {', '.join(BACKENDS)}.{did_you_mean(backend, BACKENDS)}"
         )
     _check_versions()
-    where = torch.device("cuda" if torch.cuda.is_available() else "cpu") if device is None else torch.device(device)
+    where = _device(device)
+    if threads is not None and threads < 1:
+        raise ModelError(f"threads must be 1 or more, got {threads}")
     hf_model, tokenizer, source = _checkpoint(str(name), dtype, accept_terms, progress)
     hf_model.to(where)
+    reference = _reference(hf_model)  # before it is wrapped, which changes it
     model = _wrap(backend, hf_model, tokenizer, str(name))
+    model.check_against(reference)
     model.source = {**source, "backend": backend, "dtype": str(dtype).removeprefix("torch.")}
     settle_threads(model, threads)
     model.check_cache()
     return model
+
+
+def _device(wanted: str | torch.device | None) -> torch.device:
+    """The device asked for, or CUDA if there is one.
+
+    :raises ModelError: it is no device, or not in this machine or this build of torch.
+    """
+    try:
+        device = torch.device(wanted or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ModelError(
+            f"device {str(wanted)!r} can't be used here: {str(error).splitlines()[0]}. 'cpu' always works."
+        ) from error
+    return device
+
+
+def _reference(hf_model: Any) -> Tensor:
+    """What transformers itself says: logits ``[pos, vocab]`` of the check ids."""
+    ids = torch.tensor([check_ids(int(hf_model.config.vocab_size))], device=hf_model.device)
+    with torch.inference_mode():
+        logits: Tensor = hf_model(ids).logits[0].float()
+    return logits
 
 
 def _wrap(backend: str, hf_model: Any, tokenizer: Tokenizer, name: str) -> WrappedModel:
@@ -65,7 +93,14 @@ def _wrap(backend: str, hf_model: Any, tokenizer: Tokenizer, name: str) -> Wrapp
         return HookedTransformerModel(hf_model, tokenizer, name)
     from .bridge import BridgeModel
 
-    return BridgeModel(hf_model, tokenizer, name)
+    try:
+        return BridgeModel(hf_model, tokenizer, name)
+    except (ValueError, AttributeError, AssertionError, NotImplementedError, RuntimeError) as error:
+        kind = type(hf_model).__name__
+        raise UnsupportedModelError(
+            f"TransformerBridge can't run {kind} ({type(error).__name__}: {str(error)[:200]}). The workbench needs "
+            "a causal transformer with a key-value cache, such as Llama-, Qwen-, Gemma- or GPT-shaped ones."
+        ) from error
 
 
 def _checkpoint(

@@ -39,8 +39,18 @@ class Tokenizer:
         return self.hf.chat_template is not None
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of ``text`` alone: nothing is put before or after it."""
-        return [int(i) for i in self.hf.encode(text, add_special_tokens=False)]
+        """Token ids of ``text`` alone: nothing is put before or after it.
+
+        :raises PromptError: a lone surrogate, which is half a character.
+        """
+        return self._ids(text, add_special_tokens=False)
+
+    def _ids(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise PromptError(f"the text can't be tokenised: it holds half a character ({error.reason})") from None
+        return [int(i) for i in self.hf.encode(text, add_special_tokens=add_special_tokens)]
 
     def decode(self, tokens: int | Sequence[int], *, skip_special: bool = False) -> str:
         """The text of some token ids, spaces as generated. Special tokens show unless skipped."""
@@ -64,7 +74,7 @@ class Tokenizer:
         """
         if not text:
             raise PromptError("the prompt is empty: give some text, chat messages or token ids")
-        return self._single_bos([int(i) for i in self.hf.encode(text)])
+        return self._single_bos(self._ids(text, add_special_tokens=True))
 
     def render_chat(self, messages: Sequence[Message], *, reply: bool = True) -> str:
         """Chat messages through the model's own template; ``reply`` opens the assistant's turn.

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import PromptError, UnknownHookError, did_you_mean
+from ..errors import PromptError, UnknownHookError, UnsupportedModelError, did_you_mean
 from .hooks import is_attention_map, known_hooks
 from .kv_rows import KVRows, PassView
 from .protocol import Cache, Edit, Forward
 from .tokenizer import Tokenizer
 
-__all__ = ["WrappedModel"]
+__all__ = ["WrappedModel", "check_ids"]
 
 SELF_CHECK_TOLERANCE = 1e-3
 """Largest difference of logits, relative to their largest magnitude, between a cached and a plain pass."""
@@ -34,8 +34,7 @@ class WrappedModel(ABC):
         self.tokenizer = tokenizer
         self.lock = threading.RLock()
         self._points = points
-        self.hook_names = known_hooks(points)
-        self.edit_names = self._editable()
+        self._offer(known_hooks(points))
         self.cache_works = True
         self.source: dict[str, Any] = {"name": name}
         """Where the weights came from, for a trace's provenance."""
@@ -58,6 +57,11 @@ class WrappedModel(ABC):
 
     def _editable(self) -> tuple[str, ...]:
         return self.hook_names
+
+    def _offer(self, names: tuple[str, ...]) -> None:
+        self.hook_names = names
+        self.edit_names = self._editable()
+        self._capturable, self._editables = frozenset(self.hook_names), frozenset(self.edit_names)
 
     # The pass ----------------------------------------------------------------------------------------
 
@@ -113,7 +117,7 @@ class WrappedModel(ABC):
             logits = self._run(ids, view, max(keep, 1)).float()
         return Forward(
             logits=tuple(logits),
-            activations={name: _rows_of(name, seen[name], view) for name in capture},
+            activations={name: _rows_of(name, seen[name], view) for name in capture if name in seen},
         )
 
     def _check(
@@ -137,16 +141,40 @@ class WrappedModel(ABC):
                     raise PromptError(
                         f"token id {token} in row {row} is outside the vocabulary 0..{self.vocab_size - 1}"
                     )
-        for name, offered in [(name, self.hook_names) for name in capture] + [
-            (edit.hook, self.edit_names) for edit in edits
-        ]:
-            if name not in offered:
-                raise UnknownHookError(
-                    f"{self.backend} backend of {self.name} offers no hook {name!r} here."
-                    f"{did_you_mean(name, offered)} model.hook_names and model.edit_names list all."
-                )
+        unknown = [name for name in capture if name not in self._capturable]
+        unknown += [edit.hook for edit in edits if edit.hook not in self._editables]
+        if unknown:
+            raise UnknownHookError(
+                f"{self.backend} backend of {self.name} offers no hook {unknown[0]!r} here."
+                f"{did_you_mean(unknown[0], self.hook_names)} model.hook_names and model.edit_names list all."
+            )
 
     # Self-check --------------------------------------------------------------------------------------
+
+    def check_against(self, reference: Tensor) -> None:
+        """Compare with the logits ``[pos, vocab]`` that plain transformers gave for :func:`check_ids`.
+
+        Hooks that did not fire in that pass are no longer offered.
+
+        :raises UnsupportedModelError: they differ, so the backend leaves something out of this architecture.
+        """
+        ids = check_ids(self.vocab_size)
+        with self.lock, torch.inference_mode():
+            view = self.new_cache().begin([0], len(ids))
+            found = self._group([ids], view, self.hook_names, (), len(ids))
+        self._offer(tuple(name for name in self.hook_names if name in found.activations))
+        scale = float(reference.abs().max().clamp(min=1e-6))
+        difference = float((found.logits[0] - reference.float()).abs().max()) / scale
+        if not difference < self._tolerance():
+            raise UnsupportedModelError(
+                f"backend {self.backend!r} gives other logits for {self.name} than transformers does (by "
+                f"{difference:.2g} of their size): it leaves out something that this model's config asks for. "
+                "Try the other backend."
+            )
+
+    def _tolerance(self) -> float:
+        """Allowed difference of logits, relative to their largest: rounding alone reaches it in half precision."""
+        return max(SELF_CHECK_TOLERANCE, 16 * torch.finfo(self.dtype).eps)
 
     def check_cache(self) -> float:
         """Compare cached with uncached logits on a short prompt; fall back to uncached on a mismatch.
@@ -154,13 +182,13 @@ class WrappedModel(ABC):
         A renamed argument in a dependency once left the cache empty and generation silently wrong, so
         this runs at every load. Returns the largest relative difference.
         """
-        ids = [(7 * i + 3) % self.vocab_size for i in range(8)]
+        ids = check_ids(self.vocab_size)
         plain = self.forward([ids], self.new_cache(), keep=[8]).logits[0]
         cache = self.new_cache()
         parts = [self.forward([part], cache, keep=[len(part)]).logits[0] for part in (ids[:5], ids[5:7], ids[7:])]
         scale = float(plain.abs().max().clamp(min=1e-6))
         difference = float((torch.cat(parts) - plain).abs().max()) / scale
-        if not difference < SELF_CHECK_TOLERANCE:
+        if not difference < self._tolerance():
             self.cache_works = False
             warnings.warn(
                 f"{self.name} ({self.backend}): cached logits differ from uncached ones by {difference:.2g} "
@@ -175,6 +203,11 @@ class WrappedModel(ABC):
             f"<HookedModel {self.name} backend={self.backend} layers={self.n_layers} d_model={self.d_model} "
             f"n_ctx={self.n_ctx} vocab={self.vocab_size} {self.dtype} on {self.device}>"
         )
+
+
+def check_ids(vocab_size: int) -> list[int]:
+    """Eight token ids on which backends and caches are compared at load."""
+    return [(7 * i + 3) % vocab_size for i in range(8)]
 
 
 def _groups(tokens: Sequence[Sequence[int]]) -> Iterator[list[int]]:

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,6 +60,7 @@ class TraceWriter:
         self.directory = Path(directory)
         self._part = 0
         self._pending: list[Record] = []
+        self._warned = False
         self._flushed = time.monotonic()
         with _explained(self.directory):
             _claim(self.directory, overwrite)
@@ -67,10 +69,20 @@ class TraceWriter:
     def __call__(self, record: Record) -> None:
         self._pending.append(record)
         if len(self._pending) >= FLUSH_RECORDS or time.monotonic() - self._flushed > FLUSH_SECONDS:
-            self.flush()
+            try:
+                self.flush()
+            except TraceError as error:
+                # A full disk must not end a run: keep what is pending and try again later.
+                if not self._warned:
+                    warnings.warn(str(error), stacklevel=2)
+                self._warned = True
+                self._flushed = time.monotonic()
 
     def flush(self) -> None:
-        """Write what is pending as one more part."""
+        """Write what is pending as one more part.
+
+        :raises TraceError: it can't be written; it stays pending.
+        """
         if self._pending:
             with _explained(self.directory):
                 _write_part(self.directory, self._part, self._pending)
@@ -118,10 +130,13 @@ def load_trace(directory: Path) -> tuple[dict[str, Any], list[Record]]:
     try:
         run = json.loads(manifest.read_text())
         version = run.pop("format")
+        known = isinstance(run.get("requests"), dict) and isinstance(run.get("model"), dict)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TraceError(f"{manifest} is damaged: {error!r}") from error
     if version != FORMAT:
         raise TraceError(f"{directory} has trace format {version!r}; this version reads format {FORMAT}")
+    if not known:
+        raise TraceError(f"{manifest} is damaged: it names no model or no requests")
     records: list[Record] = []
     for path in sorted(path for path in directory.iterdir() if PART.fullmatch(path.name)):
         records.extend(_read_part(path, run))

@@ -86,6 +86,8 @@ class History:
             self.rows.update({start + i: int(first_row) + i for i in range(fed)})
         for position, value in record.data.get("scored", {}).items():
             self._at(int(position)).raw_logprob = float(value)
+        for position in range(max(start, len(self.prompt)), start + fed):
+            self._at(position).edits = ()
         for position in range(start + 1, start + fed + 1):
             if len(self.prompt) <= position < len(self.prompt) + len(self.live):
                 life = self._at(position)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,6 +35,8 @@ class Trace:
         self._indexed = 0
         self._captured: list[Record] = []
         self._starts: list[int] = []
+        self._hooks: dict[str, None] = {}
+        self._lock = threading.Lock()
 
     def __call__(self, record: Record) -> None:
         self.records.append(record)
@@ -43,10 +46,12 @@ class Trace:
     @property
     def histories(self) -> dict[str, History]:
         """Per request, the tokens as the records tell them."""
-        upto, known = self._folded
-        for record in self.records[upto:]:
-            known.setdefault(record.request_id, History(record.request_id)).apply(record)
-        self._folded = (len(self.records), known)
+        with self._lock:  # a live run appends while others read
+            upto, known = self._folded
+            end = len(self.records)
+            for record in self.records[upto:end]:
+                known.setdefault(record.request_id, History(record.request_id)).apply(record)
+            self._folded = (end, known)
         return known
 
     @property
@@ -61,6 +66,8 @@ class Trace:
         known = self.histories
         if request_id is None and len(known) == 1:
             return next(iter(known.values()))
+        if request_id is not None:
+            request_id = request_id.partition("@")[0]  # as events call it
         if request_id not in known:
             raise TraceError(
                 f"no request {request_id!r} in this trace; it has {', '.join(known) or 'none'}."
@@ -74,7 +81,7 @@ class Trace:
     def hooks(self) -> tuple[str, ...]:
         """Names of the captured hooks."""
         self._row_starts()
-        return tuple(dict.fromkeys(name for record in self._captured for name in record.activations or ()))
+        return tuple(self._hooks)
 
     def activation(self, hook: str, token: TokenLife) -> Tensor:
         """One hook's value at the position that ``token`` was chosen from, in the pass that it was chosen in.
@@ -106,11 +113,14 @@ class Trace:
         raise TraceError(f"activation row {row} is not in this trace (a run that was killed may lack its last)")
 
     def _row_starts(self) -> list[int]:
-        for record in self.records[self._indexed :]:
-            if record.activations:
-                self._captured.append(record)
-                self._starts.append(int(record.data["row"]))
-        self._indexed = len(self.records)
+        with self._lock:
+            end = len(self.records)
+            for record in self.records[self._indexed : end]:
+                if record.activations:
+                    self._captured.append(record)
+                    self._starts.append(int(record.data["row"]))
+                    self._hooks.update(dict.fromkeys(record.activations))
+            self._indexed = end
         return self._starts
 
     def residuals(self, token: TokenLife, hook: str = "hook_resid_post") -> Tensor:
@@ -118,8 +128,8 @@ class Trace:
 
         :raises TraceError: not every layer's ``blocks.N.{hook}`` was captured.
         """
-        layers = int(self.run["model"]["n_layers"])
-        missing = [name for n in range(layers) if (name := f"blocks.{n}.{hook}") not in self.hooks]
+        layers, captured = int(self.run["model"]["n_layers"]), set(self.hooks)
+        missing = [name for n in range(layers) if (name := f"blocks.{n}.{hook}") not in captured]
         if missing:
             raise TraceError(
                 f"{len(missing)} of {layers} 'blocks.N.{hook}' were not captured ({missing[0]} …). "
