@@ -1,7 +1,7 @@
 """Array types by axis name (jaxtyping), so that a signature says what a tensor holds.
 
 Axis names are the glossary's: ``batch pos layer d_model head d_head vocab``. ``new`` is the number of
-positions that one forward pass fed. Shapes are checked in tests only (see ``tests/conftest.py``).
+positions that one forward pass fed. They are for readers: nothing checks them at run time.
 """
 
 from __future__ import annotations

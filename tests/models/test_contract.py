@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from functools import cache
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from workbench.errors import PromptError, UnknownHookError, UnsupportedModelError
-from workbench.models import Edit, HookedModel, Tokenizer, load, match_hooks, path
+from workbench.models import Edit, HookedModel, Tokenizer, cached, load, match_hooks, path
 from workbench.models.tiny import TINY_FAMILIES, tiny_checkpoint
 
 HAS_HOOKED = importlib.util.find_spec("transformer_lens.HookedTransformer") is not None
@@ -319,7 +320,11 @@ class TestTokenizer:
             self.tokenizer.chat([])
 
 
-REAL = ["smollm2-135m-instruct"]
+needs_gemma = pytest.mark.skipif(
+    not cached("gemma-3-270m") and "gemma" not in os.environ.get("WORKBENCH_ACCEPT_TERMS", ""),
+    reason="Gemma's terms are not accepted here: WORKBENCH_ACCEPT_TERMS=gemma, as continuous integration does",
+)
+REAL = ["smollm2-135m-instruct", pytest.param("gemma-3-270m", marks=needs_gemma)]
 
 
 @pytest.mark.real
@@ -343,8 +348,21 @@ class TestRealModels:
                 assert relative(found.activations[hook][0], out.hidden_states[layer + 1][0]) < RESIDUAL
             assert (model.unembed(found.activations[hooks[-1]][0]) - out.logits[0]).abs().max() < LOGITS
 
+    def test_the_sliding_window_and_the_cache_agree_beyond_the_window(self, name: str) -> None:
+        model = load(name)
+        ids = model.tokenizer.prompt("The lighthouse keeper wrote down every ship that passed. " * 60)[:600]
+        store = model.new_cache()
+        model.forward([ids[:590]], store)
+        parts = model.forward([ids[590:]], store, keep=[10]).logits[0]
+        whole = model.forward([ids], model.new_cache(), keep=[10]).logits[0]
+        assert (parts - whole).abs().max() < LOGITS
+
     def test_the_chat_template_is_the_models_own(self, name: str) -> None:
         model = load(name)
+        if not model.tokenizer.has_chat_template:
+            with pytest.raises(PromptError, match="has no chat template"):
+                model.tokenizer.chat([{"role": "user", "content": "Hi"}])
+            return
         ids = model.tokenizer.chat([{"role": "user", "content": "Hi"}])
         text = model.tokenizer.decode(ids)
         assert text.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
