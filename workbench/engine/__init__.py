@@ -10,6 +10,7 @@ from .events import (
     Removed,
     RequestView,
     Sampled,
+    Scored,
     tool_call_pairs,
 )
 from .mod import Answer, FunctionMod, Handler, Mod, mod
@@ -36,6 +37,7 @@ __all__ = [
     "Result",
     "Sampled",
     "SamplingParams",
+    "Scored",
     "Session",
     "mod",
     "replay",

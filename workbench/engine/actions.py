@@ -64,6 +64,7 @@ class ForceTokens(Action):
     """Commit these tokens: instead of drawing, instead of the drawn one, or after the added ones."""
 
     tokens: tuple[int, ...]
+    scratch: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,7 @@ class Backtrack(Action):
 
     n: int
     tokens: tuple[int, ...] = ()
+    scratch: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,10 +156,12 @@ NAMES: Mapping[type[Action], str] = {
 def told(action: Action) -> tuple[tuple[int, ...], Mapping[str, Any]]:
     """Tokens and arguments of an action, as the trace keeps them."""
     match action:
-        case ForceTokens(tokens=tokens) | ForceOutput(tokens=tokens):
+        case ForceOutput(tokens=tokens):
             return tokens, {}
-        case Backtrack(n=n, tokens=tokens):
-            return tokens, {"n": n}
+        case ForceTokens(tokens=tokens, scratch=scratch):
+            return tokens, {"scratch": True} if scratch else {}
+        case Backtrack(n=n, tokens=tokens, scratch=scratch):
+            return tokens, {"n": n, "scratch": True} if scratch else {"n": n}
         case AdjustPrefill(tokens=tokens, max_steps=max_steps):
             return tokens, {} if max_steps is None else {"max_steps": max_steps}
         case AdjustLogits(token_temp=temperature):
@@ -197,16 +201,23 @@ class ActionBuilder:
 
     adjusted_logits = adjust_logits
 
-    def force_tokens(self, tokens: Sequence[int]) -> ForceTokens:
-        """Commit these token ids next (see :class:`ForceTokens` for each event)."""
-        return ForceTokens(tokens=_ids(tokens))
+    def force_tokens(self, tokens: Sequence[int], *, scratch: bool = False) -> ForceTokens:
+        """Commit these token ids next (see :class:`ForceTokens` for each event).
 
-    def backtrack(self, n: int, tokens: Sequence[int] | None = None) -> Backtrack:
+        ``scratch`` says that they will be taken back: they and all that follows them do not count against
+        ``max_new_tokens``, can't end the output, and are taken back if the request ends before.
+        """
+        return ForceTokens(tokens=_ids(tokens), scratch=scratch)
+
+    def backtrack(self, n: int, tokens: Sequence[int] | None = None, *, scratch: bool = False) -> Backtrack:
         """Take back the last ``n`` committed generated tokens, then commit ``tokens``.
 
         On Sampled the drawn token is dropped first and does not count; on Added the just-added ones count.
+        ``scratch`` as in :meth:`force_tokens`.
         """
-        return Backtrack(n=int(n) if _is_whole(n) else n, tokens=_ids(() if tokens is None else tokens))
+        return Backtrack(
+            n=int(n) if _is_whole(n) else n, tokens=_ids(() if tokens is None else tokens), scratch=scratch
+        )
 
     def force_output(self, tokens: Sequence[int]) -> ForceOutput:
         """Make the whole output exactly these token ids and finish."""

@@ -10,7 +10,7 @@ from ..trace import WARNING
 from .actions import Backtrack, EmitError, ForceOutput, ForceTokens, ToolCalls
 from .dispatch import Decision, Dispatch
 from .emit import Emitter
-from .events import Added, Finished, Removed, RequestView
+from .events import Added, Finished, Removed, RequestView, Scorer
 from .interrupts import StopFlag
 from .request import Request
 
@@ -20,15 +20,16 @@ __all__ = ["Conductor"]
 class Conductor:
     """Changes requests as decided, and tells the mods of every change."""
 
-    def __init__(self, model: HookedModel, emit: Emitter, on_mod_error: str, stop: StopFlag) -> None:
+    def __init__(self, model: HookedModel, emit: Emitter, on_mod_error: str, stop: StopFlag, scorer: Scorer) -> None:
         self.model = model
+        self.scorer = scorer
         self.emit = emit
         self.dispatch = Dispatch(model, emit, on_mod_error, stop)
         self.ask = self.dispatch.ask
         self.warn = self.dispatch.warn
 
     def view(self, request: Request) -> RequestView:
-        return RequestView(request.tokens, request.prompt_length, request.max_new_tokens, self.model.tokenizer)
+        return RequestView(request, self.model.tokenizer, self.scorer)
 
     def settle(self, request: Request, decision: Decision, score: Callable[[int], float] | None = None) -> None:
         """Carry out a structural action, and those that the resulting Added events are answered with.
@@ -42,11 +43,12 @@ class Conductor:
     def _carry_out(self, request: Request, decision: Decision, score: Callable[[int], float] | None) -> Decision:
         by = decision.by
         match decision.structural:
-            case ForceTokens(tokens=tokens):
-                return self.commit(request, tokens, "forced", by, score)
-            case Backtrack(n=n, tokens=tokens):
+            case ForceTokens(tokens=tokens, scratch=scratch):
+                return self.commit(request, tokens, "forced", by, score, scratch=scratch)
+            case Backtrack(n=n, tokens=tokens, scratch=scratch):
                 self._remove(request, n, by)
-                return self.commit(request, tokens, "reinjected", by, score if n == 0 else None)
+                known = score if n == 0 else None
+                return self.commit(request, tokens, "reinjected", by, known, scratch=scratch)
             case ForceOutput(tokens=tokens):
                 self._remove(request, request.generated_count, by)
                 request.max_new_tokens = max(request.max_new_tokens, len(tokens))
@@ -71,12 +73,17 @@ class Conductor:
         score: Callable[[int], float] | None = None,
         *,
         closing: bool = False,
+        scratch: bool = False,
     ) -> Decision:
         """Append tokens and tell the mods; what does not fit under ``max_new_tokens`` is cut, and noted."""
-        room = request.max_new_tokens - request.generated_count
-        fitting = tokens[:room]
+        provisional = scratch or request.scratch_from is not None
+        limit = "the context" if provisional else "max_new_tokens"
+        room = self.model.n_ctx - len(request.tokens) if provisional else request.room
+        fitting = tokens[: max(room, 0)]
+        if scratch and fitting and request.scratch_from is None:
+            request.scratch_from = len(request.tokens)
         if len(fitting) < len(tokens):
-            note = f"{len(tokens) - len(fitting)} of {len(tokens)} tokens cut by max_new_tokens"
+            note = f"{len(tokens) - len(fitting)} of {len(tokens)} tokens cut by {limit}"
             self.emit(request, WARNING, len(request.tokens), mod=by, data={"message": note})
         if not fitting:
             return Decision()
@@ -102,18 +109,21 @@ class Conductor:
             self.finish(request, "budget")
         return decision
 
-    def _remove(self, request: Request, n: int, by: str | None) -> None:
+    def _remove(self, request: Request, n: int, by: str | None, *, closing: bool = False, tell: bool = True) -> None:
         if n == 0:
             return
         removed = request.take_back(n)
         position = len(request.tokens)
         self.emit(request, "removed", position, tokens=removed, mod=by)
+        if not tell:
+            return
         self.ask(
             request,
             Removed(
                 request_id=request.key, step=request.step, position=position,
                 request=self.view(request), tokens=removed,
             ),
+            closing=closing,
         )  # fmt: skip
 
     def finish(self, request: Request, reason: str, *, tell: bool = True) -> None:
@@ -121,6 +131,8 @@ class Conductor:
         if not request.alive:
             return
         request.reason = reason
+        if request.scratch_from is not None:
+            self._remove(request, len(request.tokens) - request.scratch_from, None, closing=True, tell=tell)
         data: dict[str, Any] = {"reason": reason}
         if request.tool_calls is not None:
             data["tool_calls"] = request.tool_calls

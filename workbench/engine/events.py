@@ -2,52 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from ..models import Message, Tokenizer
 
-__all__ = ["Added", "Event", "Finished", "ForwardPass", "Prefilled", "Removed", "RequestView", "Sampled"]
+if TYPE_CHECKING:
+    from .request import Request
+
+__all__ = ["Added", "Event", "Finished", "ForwardPass", "Prefilled", "Removed", "RequestView", "Sampled", "Scored"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """What the model thinks of a continuation, at temperature 1 and under the edits that are active."""
+
+    logprobs: Tensor
+    """``[n]`` float32: log-probability (nats) of each of its tokens."""
+    after: Tensor = field(repr=False)
+    """``[vocab]`` float32: log-probabilities of the token after it."""
+
+
+Scorer: TypeAlias = "Callable[[Request, Sequence[Sequence[int]]], list[Scored]]"
 
 
 class RequestView:
-    """A read-only look at a request as it stands right now (not as it stood when an event was made)."""
+    """A look at a request as it stands right now (not as it stood when an event was made)."""
 
-    __slots__ = ("_prompt_length", "_tokenizer", "_tokens", "max_new_tokens")
+    __slots__ = ("_request", "_scorer", "_tokenizer")
 
-    def __init__(self, tokens: list[int], prompt_length: int, max_new_tokens: int, tokenizer: Tokenizer) -> None:
-        self.max_new_tokens = max_new_tokens
-        self._tokens = tokens
-        self._prompt_length = prompt_length
+    def __init__(self, request: Request, tokenizer: Tokenizer, scorer: Scorer) -> None:
+        self._request = request
         self._tokenizer = tokenizer
+        self._scorer = scorer
+
+    @property
+    def max_new_tokens(self) -> int:
+        return self._request.max_new_tokens
 
     @property
     def room(self) -> int:
         """How many more tokens fit under ``max_new_tokens``; what a mod adds beyond is cut."""
-        return self.max_new_tokens - (len(self._tokens) - self._prompt_length)
+        return self._request.room
+
+    @property
+    def temperature(self) -> float:
+        """The temperature that tokens are drawn at."""
+        return self._request.sampling.temperature
 
     @property
     def tokens(self) -> tuple[int, ...]:
         """Prompt and visible generated tokens."""
-        return tuple(self._tokens)
+        return tuple(self._request.tokens)
 
     @property
     def prompt_tokens(self) -> tuple[int, ...]:
-        return tuple(self._tokens[: self._prompt_length])
+        return tuple(self._request.tokens[: self._request.prompt_length])
 
     @property
     def generated(self) -> tuple[int, ...]:
         """Visible generated tokens."""
-        return tuple(self._tokens[self._prompt_length :])
+        return tuple(self._request.generated)
 
     @property
     def text(self) -> str:
         """The generated text so far, special tokens left out."""
-        return self._tokenizer.decode(self._tokens[self._prompt_length :], skip_special=True)
+        return self._tokenizer.decode(self._request.generated, skip_special=True)
+
+    def score(self, tails: Sequence[Sequence[int]]) -> list[Scored]:
+        """How likely each continuation is from here, all in one pass that leaves no mark on the request.
+
+        The tails share the cache; the pass costs their tokens (counted as work). Possible on ForwardPass and
+        Sampled, when the cache holds everything.
+
+        :raises InvalidActionError: on another event, or an empty tail.
+        """
+        return self._scorer(self._request, tails)
+
+    def uniform(self) -> float:
+        """A random number in [0, 1) from the request's own stream, so that what hangs on it can be replayed."""
+        return float(torch.rand((), generator=self._request.stream, dtype=torch.float64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,6 +71,8 @@ class Request:
     active: tuple[ActiveEdit, ...] = ()
     edits_made: list[ActiveEdit] = field(default_factory=list)
     warned: set[str] = field(default_factory=set)
+    scratch_from: int | None = None
+    """Position of the first token that a mod promised to take back; what follows it is provisional too."""
     stop_checked: int = 0
     """How many generated tokens were searched for stop strings."""
     fed: int = 0
@@ -87,6 +89,11 @@ class Request:
     @property
     def generated_count(self) -> int:
         return len(self.tokens) - self.prompt_length
+
+    @property
+    def room(self) -> int:
+        """How many more tokens fit under ``max_new_tokens``."""
+        return self.max_new_tokens - self.generated_count
 
     @property
     def alive(self) -> bool:
@@ -114,6 +121,8 @@ class Request:
         del self.tokens[kept:]
         del self.scores[kept - self.prompt_length :]
         self.valid = min(self.valid, kept)
+        if self.scratch_from is not None and kept <= self.scratch_from:
+            self.scratch_from = None
         self.stop_checked = min(self.stop_checked, kept - self.prompt_length)
         del self.computed[kept:]
         return removed

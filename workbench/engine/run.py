@@ -13,10 +13,11 @@ from ..errors import InvalidActionError, ModelError, ModError
 from ..models import Cache, Forward, HookedModel
 from .conduct import Conductor
 from .emit import Emitter
-from .events import ForwardPass, Prefilled, Sampled
+from .events import ForwardPass, Prefilled, Sampled, Scored
 from .interrupts import StopFlag
 from .request import Request, edits_for
 from .sampling import draw, warp
+from .scoring import score
 
 __all__ = ["Run"]
 
@@ -42,10 +43,12 @@ class Run:
         self.requests = list(requests)
         self.cache = cache
         self.emit = emit
-        self.conductor = Conductor(model, emit, on_mod_error, stop)
+        self.conductor = Conductor(model, emit, on_mod_error, stop, self._score)
         self.stop = stop
         self._budget = activation_budget
         self._next_row = 0
+        self._here: dict[int, Tensor] = {}
+        """By row, the log-probabilities of the next token from the pass just made."""
 
     def __iter__(self) -> Iterator[None]:
         """Run to the end, yielding after the prefill and after every pass."""
@@ -144,6 +147,7 @@ class Run:
                 f"{request.request_id} (step {request.step}): its numbers overflowed. Use dtype=torch.float32, or "
                 "steer less strongly."
             )
+        self._here[request.row] = raw_logprobs
         self._note_pass(request, start, spans, kept, raw_logprobs, held, took)
         with torch.inference_mode(False):
             shown = raw.clone()
@@ -161,13 +165,13 @@ class Run:
             ),
         )
 
-        def score(token: int) -> float:
+        def known(token: int) -> float:
             return float(raw_logprobs[token])
 
         if decision.structural is not None:
-            self.conductor.settle(request, decision, score)
+            self.conductor.settle(request, decision, known)
         else:
-            self._draw(request, raw, raw_logprobs, decision.logits, decision.token_temp, score)
+            self._draw(request, raw, raw_logprobs, decision.logits, decision.token_temp, known)
         self._end_if_done(request)
 
     def _draw(
@@ -177,7 +181,7 @@ class Run:
         raw_logprobs: Tensor,
         edited: Tensor | None,
         token_temp: float | None,
-        score: Callable[[int], float],
+        known: Callable[[int], float],
     ) -> None:
         """Draw a token, let the mods see it, commit it or what they put in its place."""
         with torch.inference_mode():
@@ -185,7 +189,7 @@ class Run:
             logprobs = warp(logits, request.sampling, token_temp)
             temperature = request.sampling.temperature if token_temp is None else token_temp
             token = int(logprobs.argmax()) if temperature == 0 else draw(logprobs, request.stream)
-            logprob, raw_logprob = float(logprobs[token]), score(token)
+            logprob, raw_logprob = float(logprobs[token]), known(token)
             position = len(request.tokens)
             self.emit(
                 request, "sampled", position, tokens=[token], logprob=logprob, raw_logprob=raw_logprob,
@@ -200,11 +204,11 @@ class Run:
             ),
         )  # fmt: skip
         if decision.structural is None:
-            decision = self.conductor.commit(request, (token,), "sampled", None, score)
-            score_next = None
+            decision = self.conductor.commit(request, (token,), "sampled", None, known)
+            known_next = None
         else:
-            score_next = score
-        self.conductor.settle(request, decision, score_next)
+            known_next = known
+        self.conductor.settle(request, decision, known_next)
 
     def _note_pass(
         self,
@@ -248,17 +252,21 @@ class Run:
             return {}
         return held
 
+    def _score(self, request: Request, tails: Sequence[Sequence[int]]) -> list[Scored]:
+        return score(self.model, self.cache, request, self._here.get(request.row), tails)
+
     # Ending ------------------------------------------------------------------------------------------------
 
     def _end_if_done(self, request: Request) -> None:
         """End a request whose tokens, text or work say so."""
         if not request.alive:
             return
-        if request.generated_count and request.tokens[-1] in self.model.tokenizer.eos_token_ids:
+        scratch = request.scratch_from is not None  # which can't end the output, unless nothing more fits
+        if not scratch and request.generated_count and request.tokens[-1] in self.model.tokenizer.eos_token_ids:
             self.conductor.finish(request, "eos")
-        elif request.generated_count >= request.max_new_tokens:
+        elif len(request.tokens) >= self.model.n_ctx or (not scratch and request.room <= 0):
             self.conductor.finish(request, "max_tokens")
-        elif self._stopped(request):
+        elif not scratch and self._stopped(request):
             self.conductor.finish(request, "stop")
         elif request.fed >= request.max_forward_tokens:
             self.conductor.finish(request, "budget")

@@ -7,6 +7,7 @@ and only ``PassView.commit`` moves the lengths, so a pass that raised or was int
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,6 +18,23 @@ FIRST_CAPACITY = 256
 """Columns allocated at first; doubled when they run out, so that growth costs O(1) a token."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefix:
+    """The first ``length`` positions of a row of another store."""
+
+    store: KVRows
+    row: int
+    length: int
+
+    def at(self, layer: int) -> tuple[Tensor | None, Tensor | None]:
+        """Its keys and values in one layer, ``[1, length, head, d_head]``, as views."""
+        keys, values = self.store._keys[layer], self.store._values[layer]
+        if keys is None or values is None:
+            return None, None
+        span = slice(self.row, self.row + 1), slice(0, self.length)
+        return keys[span], values[span]
+
+
 class KVRows:
     """Keys and values of ``batch`` rows over ``n_layers`` layers, ``[batch, capacity, head, d_head]`` each.
 
@@ -24,12 +42,17 @@ class KVRows:
     That is the fallback for a model whose own caching is found to be wrong at load.
     """
 
-    def __init__(self, n_layers: int, batch: int, n_ctx: int, *, enabled: bool = True) -> None:
+    def __init__(
+        self, n_layers: int, batch: int, n_ctx: int, *, enabled: bool = True, prefix: Prefix | None = None
+    ) -> None:
         if batch < 1:
             raise ValueError(f"a cache needs at least one row, got batch={batch}")
         self.n_ctx = n_ctx
         self.enabled = enabled
-        self._lengths = [0] * batch
+        self.prefix = prefix
+        self.base = 0 if prefix is None else prefix.length
+        """Positions that all rows share and that this store does not hold itself."""
+        self._lengths = [self.base] * batch
         self._capacity = min(FIRST_CAPACITY, n_ctx)
         self._keys: list[Tensor | None] = [None] * n_layers
         self._values: list[Tensor | None] = [None] * n_layers
@@ -39,13 +62,24 @@ class KVRows:
         return tuple(self._lengths)
 
     def rewind(self, row: int, n: int) -> None:
-        if not 0 <= n <= self._lengths[row]:
-            raise ValueError(f"can't rewind row {row} by {n}: it holds {self._lengths[row]} positions")
+        own = self._lengths[row] - self.base
+        if not 0 <= n <= own:
+            raise ValueError(f"can't rewind row {row} by {n}: it holds {own} positions")
         self._lengths[row] -= n
+
+    def fork(self, row: int, copies: int) -> KVRows:
+        """``copies`` rows that all start as ``row`` is now. Its keys and values are shared, not copied.
+
+        Valid as long as the row only grows: rewinding it below what was shared spoils the fork.
+        """
+        if not self.enabled:
+            raise ValueError("this model's cache is switched off: feed whole rows instead of forking one")
+        prefix = Prefix(store=self, row=row, length=self._lengths[row])
+        return KVRows(len(self._keys), copies, self.n_ctx, prefix=prefix)
 
     def begin(self, rows: Sequence[int], n_new: int) -> PassView:
         """Open a pass in which each of ``rows`` appends ``n_new`` positions."""
-        self._reserve(max(self._lengths[row] for row in rows) + n_new)
+        self._reserve(max(self._lengths[row] for row in rows) + n_new - self.base)
         return PassView(self, tuple(rows), n_new)
 
     def _reserve(self, needed: int) -> None:
@@ -101,15 +135,19 @@ class PassView:
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store ``[rows, n_new, head, d_head]`` and return everything, ``[rows, width + n_new, head, d_head]``."""
         store = self._store
+        before = (None, None) if store.prefix is None else store.prefix.at(layer)
         return (
-            self._append(store._layer(store._keys, layer, keys), keys),
-            self._append(store._layer(store._values, layer, values), values),
+            self._append(store._layer(store._keys, layer, keys), keys, before[0]),
+            self._append(store._layer(store._values, layer, values), values, before[1]),
         )
 
-    def _append(self, held: Tensor, new: Tensor) -> Tensor:
+    def _append(self, held: Tensor, new: Tensor, before: Tensor | None) -> Tensor:
+        base = self._store.base
         for index, (row, past) in enumerate(zip(self.rows, self.past, strict=True)):
-            held[row, past : past + self.n_new] = new[index]
+            held[row, past - base : past - base + self.n_new] = new[index]
         end = self.width + self.n_new
+        if before is not None:
+            return self._joined(held, new, before, end)
         if self._uniform and self._contiguous:
             return held[self.rows[0] : self.rows[-1] + 1, :end]
         if self._uniform:
@@ -117,6 +155,19 @@ class PassView:
         padded = new.new_zeros(len(self.rows), end, *new.shape[2:])
         for index, (row, past) in enumerate(zip(self.rows, self.past, strict=True)):
             padded[index, self.width - past :] = held[row, : past + self.n_new]
+        return padded
+
+    def _joined(self, held: Tensor, new: Tensor, before: Tensor, end: int) -> Tensor:
+        """What all rows share, followed by each row's own."""
+        base = self._store.base
+        if self._uniform:
+            shared = before.expand(len(self.rows), *before.shape[1:])
+            return torch.cat([shared, held[list(self.rows), : end - base]], dim=1)
+        padded = new.new_zeros(len(self.rows), end, *new.shape[2:])
+        for index, (row, past) in enumerate(zip(self.rows, self.past, strict=True)):
+            first = self.width - past
+            padded[index, first : first + base] = before[0]
+            padded[index, first + base :] = held[row, : past - base + self.n_new]
         return padded
 
     def commit(self) -> None:

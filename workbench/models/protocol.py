@@ -57,6 +57,10 @@ class Cache(Protocol):
         """Forget the last ``n`` positions of ``row``: O(1), no copy. Raises ValueError past the start."""
         ...
 
+    def fork(self, row: int, copies: int) -> Cache:
+        """A cache of ``copies`` rows that all begin as ``row`` is now, sharing its memory."""
+        ...
+
 
 @runtime_checkable
 class HookedModel(Protocol):
