@@ -25,6 +25,7 @@ __all__ = [
     "ForceOutput",
     "ForceTokens",
     "Noop",
+    "Note",
     "Steer",
     "ToolCalls",
 ]
@@ -119,6 +120,13 @@ class ClearEdits(Action):
     """Stop what this mod steers and edits, from the next pass on; other mods' edits stay."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note(Action):
+    """Put something into the trace: what a mod did that the tokens do not show."""
+
+    data: Mapping[str, Any]
+
+
 Structural: TypeAlias = ForceTokens | Backtrack | ForceOutput | ToolCalls | EmitError
 """Actions of which one wins per event."""
 STRUCTURAL = (ForceTokens, Backtrack, ForceOutput, ToolCalls, EmitError)
@@ -134,6 +142,7 @@ ALLOWED: Mapping[type[Action], tuple[type[Event], ...]] = {
     Steer: ANY,
     EditActivation: ANY,
     ClearEdits: ANY,
+    Note: ANY,
 }
 """Events on which each action may be answered; ``Noop`` always may."""
 
@@ -149,6 +158,7 @@ NAMES: Mapping[type[Action], str] = {
     Steer: "steer",
     EditActivation: "edit",
     ClearEdits: "clear_edits",
+    Note: "note",
 }
 """The builder method of each action, used in traces and messages."""
 
@@ -172,6 +182,8 @@ def told(action: Action) -> tuple[tuple[int, ...], Mapping[str, Any]]:
             return (), {"hook": hook}
         case ToolCalls(payload=payload):
             return (), {"payload": payload}
+        case Note(data=data):
+            return (), data
         case EmitError(message=message):
             return (), {"message": message}
         case _:
@@ -242,6 +254,10 @@ class ActionBuilder:
     def clear_edits(self) -> ClearEdits:
         """End this mod's steering and editing of this request from the next pass on."""
         return ClearEdits()
+
+    def note(self, **data: Any) -> Note:
+        """Put ``data`` (JSON-able) into the trace; may accompany one other action."""
+        return Note(data=data)
 
 
 def _ids(tokens: Any) -> tuple[int, ...]:

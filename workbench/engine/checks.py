@@ -25,6 +25,7 @@ from .actions import (
     ForceOutput,
     ForceTokens,
     Noop,
+    Note,
     Steer,
     ToolCalls,
     allowed_names,
@@ -33,7 +34,7 @@ from .events import Event
 
 __all__ = ["Limits", "checked"]
 
-EDITING = (Steer, EditActivation, ClearEdits)
+ASIDE = (Steer, EditActivation, ClearEdits, Note)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +59,8 @@ def checked(answer: Any, event: Event, mod_name: str, limits: Limits) -> list[Ac
         for action in actions:
             if not isinstance(event, ALLOWED[type(action)]):
                 raise _Wrong(f"{NAMES[type(action)]}() can't answer this event")
-        if sum(not isinstance(action, EDITING) for action in actions) > 1:
-            raise _Wrong("more than one action besides steer, edit and clear_edits was given")
+        if sum(not isinstance(action, ASIDE) for action in actions) > 1:
+            raise _Wrong("more than one action besides steer, edit, clear_edits and note was given")
         return [_checked_one(action, limits) for action in actions]
     except _Wrong as wrong:
         raise InvalidActionError(
@@ -111,6 +112,11 @@ def _checked_one(action: Action, limits: Limits) -> Action:
                 json.dumps(payload, allow_nan=False)
             except (TypeError, ValueError) as error:
                 raise _Wrong(f"tool_calls() needs a JSON-able payload: {error}") from None
+        case Note(data=data):
+            try:
+                json.dumps(dict(data), allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise _Wrong(f"note() needs JSON-able data: {error}") from None
         case EmitError(message=message):
             if not isinstance(message, str) or not message:
                 raise _Wrong(f"emit_error() needs a message, got {message!r}")

@@ -26,6 +26,7 @@ from .actions import (
     EmitError,
     ForceOutput,
     ForceTokens,
+    Note,
     Steer,
     Structural,
     ToolCalls,
@@ -182,6 +183,8 @@ class Dispatch:
         match action:
             case Steer() | EditActivation():
                 self._start_edit(request, bound, action)
+            case Note():
+                pass
             case ClearEdits():
                 request.active = tuple(edit for edit in request.active if edit.owner is not bound)
             case AdjustLogits():
