@@ -449,6 +449,10 @@ class TestReplay:
             Session(model, [make()]).generate("hi", max_new_tokens=20, seed=2)
         assert replay(caught.value.trace, model, [make()]).agrees
 
+    def test_the_model_is_loaded_by_its_name_in_the_trace(self, session: Session) -> None:
+        trace = session.generate("hi", max_new_tokens=4, seed=1).trace
+        assert replay(trace).agrees
+
     def test_an_interrupted_batch_is_compared_request_by_request(self, model: Any, answer: Any) -> None:
         def make() -> Any:
             return answer(Added, lambda e, a, t: a.force_output([9]), step=2)

@@ -7,8 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from ..errors import InvalidActionError, ModError, TraceError
-from ..models import HookedModel
+from ..models import HookedModel, load
 from ..trace import WARNING, Difference, Record, Trace, first_difference
 from .arguments import Options
 from .mod import Mod
@@ -36,12 +38,14 @@ class Replay:
 
 def replay(
     trace: Trace,
-    model: HookedModel,
+    model: HookedModel | None = None,
     mods: Sequence[Mod] | Sequence[Sequence[Mod]] = (),
     *,
     tolerance: float = 1e-4,
 ) -> Replay:
-    """Run every request of ``trace`` again on ``model`` and report the first difference.
+    """Run every request of ``trace`` again and report the first difference.
+
+    ``model`` is the model it ran with; left out, it is loaded by the name in the trace.
 
     ``mods`` are the mods it ran with (code is not kept in a trace): one list for all requests, or one each.
     A run that was interrupted is repeated to its end and compared as far as it went.
@@ -49,6 +53,11 @@ def replay(
     :raises TraceError: the tokenizer or size of the model is another one, or mods are missing.
     """
     told = trace.run["model"]
+    if model is None:
+        dtypes = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+        if told["dtype"] not in dtypes:
+            raise TraceError(f"the trace names the dtype {told['dtype']!r}; known are {', '.join(dtypes)}")
+        model = load(told["name"], backend=told["backend"], dtype=dtypes[told["dtype"]])
     if told["tokenizer"] != model.tokenizer.fingerprint or told["n_layers"] != model.n_layers:
         raise TraceError(f"the trace was made with {told['name']}, whose tokenizer or size differs from {model.name}'s")
     wanted = [request["mods"] for request in trace.run["requests"].values()]
