@@ -6,6 +6,7 @@ The rooms, in the order in which they may import each other:
 models   a checkpoint -> logits, activations, a cache that rewinds
 trace    records of what happened: in memory, on disk, as data frames
 engine   logits -> events; mods answer with actions
+flows    questions -> a mod that asks them
 mods     ready-made mods for everyday use
 reports  a trace -> figures and a document
 cli      the ``workbench`` command

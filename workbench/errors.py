@@ -12,6 +12,8 @@
     ├── PromptError                 a prompt is empty, too long or not tokenisable (also a ValueError)
     ├── InvalidActionError          a mod answered with something the event does not allow
     │                               (also a ValueError)
+    ├── FlowError                   a flow, a question or an answer's strategy is wrong, or can't go on
+    │                               (also a ValueError)
     ├── ModError                    a mod raised; carries mod, event, step and the trace so far
     ├── TraceError                  a trace can't be written, read or replayed
     ├── ReportError                 a report can't be made from what it was given
@@ -31,6 +33,7 @@ from typing import Any
 __all__ = [
     "BudgetError",
     "FetchError",
+    "FlowError",
     "InvalidActionError",
     "ModError",
     "ModelError",
@@ -88,6 +91,10 @@ class PromptError(WorkbenchError, ValueError):
 
 class InvalidActionError(WorkbenchError, ValueError):
     """A mod answered an event with something that event does not allow."""
+
+
+class FlowError(WorkbenchError, ValueError):
+    """A flow, a question or the strategy of an answer is wrong, or a flow can't go on."""
 
 
 class ModError(WorkbenchError):

@@ -1,0 +1,306 @@
+"""What users write: questions, where their answers lead, and the flow that holds them together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from ..errors import FlowError, did_you_mean
+from .strategies import ChoicesStrat, Strategy
+
+__all__ = [
+    "Decide",
+    "EraseMode",
+    "FlowDefinition",
+    "FlowQuestion",
+    "FlowRoute",
+    "FlowState",
+    "RouteKind",
+    "Target",
+    "Visit",
+    "normalised",
+    "route_message",
+    "route_noop",
+    "route_output",
+    "route_question",
+    "route_summary",
+    "route_tool",
+]
+
+
+class EraseMode(StrEnum):
+    """What of a question stays in the output: everything, the answer only, or nothing."""
+
+    NONE = "none"
+    PROMPT = "prompt"
+    ALL = "all"
+
+
+class Decide(StrEnum):
+    """How an answer is found: whole strings compared by probability, or token by token under a mask."""
+
+    WHOLE = "whole"
+    TOKENWISE = "tokenwise"
+
+
+class RouteKind(StrEnum):
+    """What a route does once a question is answered."""
+
+    QUESTION = "question"
+    MESSAGE = "message"
+    SUMMARY = "summary"
+    OUTPUT = "output"
+    TOOL = "tool"
+    NOOP = "noop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowRoute:
+    """Where to go: see the ``route_…`` functions."""
+
+    kind: RouteKind
+    question: FlowQuestion | None = None
+    text: str | None = None
+    payload: Any = None
+
+
+Target: TypeAlias = "FlowQuestion | FlowRoute | FlowDefinition | str | Callable[..., Any] | None"
+"""A question, a route, a flow (its root), a message (text), None (back to normal generation), a function
+``fn(state) -> Target``, or a function ``fn(state, actions, tokenizer) -> action``."""
+
+
+def route_question(question: FlowQuestion) -> FlowRoute:
+    """Ask another question."""
+    return FlowRoute(kind=RouteKind.QUESTION, question=question)
+
+
+def route_message(text: str) -> FlowRoute:
+    """Put a text into the output and go on."""
+    return FlowRoute(kind=RouteKind.MESSAGE, text=text)
+
+
+def route_summary() -> FlowRoute:
+    """Put what the flow's ``summary_builder(state)`` gives into the output and go on."""
+    return FlowRoute(kind=RouteKind.SUMMARY)
+
+
+def route_output(text: str) -> FlowRoute:
+    """Make the output exactly this text and finish."""
+    return FlowRoute(kind=RouteKind.OUTPUT, text=text)
+
+
+def route_tool(payload: Any) -> FlowRoute:
+    """Finish with a tool call; a function gets the state and gives the payload."""
+    return FlowRoute(kind=RouteKind.TOOL, payload=payload)
+
+
+def route_noop() -> FlowRoute:
+    """Back to normal generation, like None."""
+    return FlowRoute(kind=RouteKind.NOOP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """One question asked once: what came of it, as a trace or a drawing may tell it."""
+
+    question: str
+    answer: str
+    probs: Mapping[str, float]
+    """Probability of every choice, if the choices were finite."""
+    tokens: tuple[int, ...]
+    """The answer's token ids as they were generated."""
+    spent: int
+    """Tokens committed for prompt and answer."""
+    erased: bool
+    auto: bool = False
+    route: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class FlowState:
+    """What a flow knows in one request. ``data`` is for the user's own functions."""
+
+    request_id: str
+    answers: dict[str, str] = field(default_factory=dict)
+    answer_probs: dict[str, dict[str, float]] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    history: list[Visit] = field(default_factory=list)
+
+
+Assign: TypeAlias = Callable[[FlowState, str], Any]
+Branch: TypeAlias = Callable[[FlowState], Any]
+AutoAnswer: TypeAlias = Callable[[FlowState], "str | None"]
+
+
+class FlowQuestion:
+    """A question that the model asks itself, and where each answer leads.
+
+    ``responses`` are the allowed answers (or ``strategy=`` the general form); ``erase_mode`` says what stays in
+    the output. A finite set of answers is decided on whole strings by their probability (``decide="whole"``);
+    ``"tokenwise"`` masks token by token, which favours answers that begin likely. The methods return the question
+    itself, so that they chain.
+
+    :raises FlowError: no name, no prompt, no answers or two ways of stating them, an unknown mode.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        prompt: str,
+        responses: Sequence[str] | None = None,
+        *,
+        strategy: Strategy | None = None,
+        erase_mode: str = EraseMode.NONE,
+        decide: str = Decide.WHOLE,
+    ) -> None:
+        if not isinstance(name, str) or not name.strip():
+            raise FlowError(f"a question needs a name, got {name!r}")
+        if not isinstance(prompt, str) or not prompt:
+            raise FlowError(f"question {name!r} needs a prompt, got {prompt!r}")
+        if (responses is None) == (strategy is None):
+            raise FlowError(f"question {name!r}: give its answers either as responses=[…] or as strategy=…")
+        self.name = name
+        self.prompt = prompt
+        self.strategy: Strategy = ChoicesStrat(tuple(responses)) if strategy is None else strategy  # type: ignore[arg-type]
+        self.erase_mode = _mode(EraseMode, erase_mode, f"question {name!r}: erase_mode")
+        self.decide = _mode(Decide, decide, f"question {name!r}: decide")
+        self.routes: dict[str, Target] = {}
+        """Targets by normalised answer."""
+        self.fallback: Target = None
+        self.has_fallback = False
+        self.assigns: list[Assign] = []
+        self.brancher: Branch | None = None
+        self.auto_answer: AutoAnswer | None = None
+        self.retries: tuple[int, Target] | None = None
+        self.entry: Callable[[Any], bool] | None = None
+
+    # Chaining ------------------------------------------------------------------------------------------
+
+    def on(self, answer: str, target: Target) -> FlowQuestion:
+        """Where one answer leads; compared without case and surrounding space."""
+        key = normalised(answer)
+        finite = self.strategy.finite()
+        if finite is not None and key not in map(normalised, finite):
+            raise FlowError(
+                f"question {self.name!r} can't be answered {answer!r}; its answers are "
+                f"{', '.join(map(repr, finite))}.{did_you_mean(answer, finite)}"
+            )
+        if key in self.routes:
+            raise FlowError(f"question {self.name!r}: answer {answer!r} leads somewhere already")
+        self.routes[key] = target
+        return self
+
+    def then(self, target: Target) -> FlowQuestion:
+        """Where every other answer leads."""
+        if self.has_fallback:
+            raise FlowError(f"question {self.name!r} has a then() or otherwise() already")
+        self.fallback, self.has_fallback = target, True
+        return self
+
+    otherwise = then
+
+    def assign(self, fn: Assign) -> FlowQuestion:
+        """Call ``fn(state, answer)`` once the answer is recorded, before any routing."""
+        self.assigns.append(_function(fn, f"question {self.name!r}: assign"))
+        return self
+
+    def branch(self, fn: Branch) -> FlowQuestion:
+        """Ask ``fn(state)`` for the target, where no ``on`` matches; None leaves it to ``then``."""
+        self.brancher = _function(fn, f"question {self.name!r}: branch")
+        return self
+
+    def with_auto_answer(self, fn: AutoAnswer) -> FlowQuestion:
+        """Answer by ``fn(state)`` without asking the model, unless it gives None."""
+        self.auto_answer = _function(fn, f"question {self.name!r}: with_auto_answer")
+        return self
+
+    def retry(self, most: int, target: Target) -> FlowQuestion:
+        """After ``most`` visits in one request, go to ``target`` instead of asking again."""
+        if not isinstance(most, int) or most < 1:
+            raise FlowError(f"question {self.name!r}: retry needs a number of visits of at least 1, got {most!r}")
+        self.retries = (most, target)
+        return self
+
+    def when(self, predicate: Callable[[Any], bool]) -> FlowQuestion:
+        """Where in the generation the flow enters here: ``predicate(event)`` on each ForwardPass (default: at once)."""
+        self.entry = _function(predicate, f"question {self.name!r}: when")
+        return self
+
+    # Looking ------------------------------------------------------------------------------------------
+
+    def targets(self) -> Iterator[tuple[str, Target]]:
+        """Every target that is written down, with the answer (or the method) that leads to it."""
+        yield from self.routes.items()
+        if self.has_fallback:
+            yield "then", self.fallback
+        if self.retries is not None:
+            yield "retry", self.retries[1]
+
+    def __repr__(self) -> str:
+        return f"<FlowQuestion {self.name!r}, {len(self.routes)} routes, erase {self.erase_mode}>"
+
+
+class FlowDefinition:
+    """A named flow: its root question, and how to sum it up.
+
+    :raises FlowError: two different questions of one name are reachable.
+    """
+
+    def __init__(
+        self, name: str, root: FlowQuestion, summary_builder: Callable[[FlowState], str] | None = None
+    ) -> None:
+        self.name = name
+        self.root = root
+        self.summary_builder = summary_builder
+        self.questions = _reachable(root)
+
+    def __repr__(self) -> str:
+        return f"<FlowDefinition {self.name!r}, {len(self.questions)} questions from {self.root.name!r}>"
+
+
+def normalised(answer: str) -> str:
+    """How answers are compared."""
+    return answer.strip().casefold()
+
+
+def question_of(target: Target) -> FlowQuestion | None:
+    """The question that a written-down target leads to, if it is one."""
+    if isinstance(target, FlowQuestion):
+        return target
+    if isinstance(target, FlowDefinition):
+        return target.root
+    return target.question if isinstance(target, FlowRoute) else None
+
+
+def _reachable(root: FlowQuestion) -> dict[str, FlowQuestion]:
+    """Every question reachable from the root by what is written down, by name."""
+    found: dict[str, FlowQuestion] = {}
+    waiting = [root]
+    while waiting:
+        question = waiting.pop()
+        known = found.setdefault(question.name, question)
+        if known is not question:
+            raise FlowError(f"two questions are named {question.name!r}: give each its own name")
+        for _, target in question.targets():
+            following = question_of(target)
+            if following is not None and found.get(following.name) is not following:
+                waiting.append(following)
+    return found
+
+
+def _mode(kind: type[StrEnum], value: str, what: str) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        choices = [str(item) for item in kind]
+        raise FlowError(
+            f"{what} must be one of {', '.join(choices)}, got {value!r}.{did_you_mean(str(value), choices)}"
+        ) from None
+
+
+def _function(fn: Any, what: str) -> Any:
+    if not callable(fn):
+        raise FlowError(f"{what} needs a function, got {fn!r}")
+    return fn
