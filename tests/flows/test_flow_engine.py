@@ -78,9 +78,7 @@ class TestErasing:
 
     @pytest.mark.parametrize("limit", [1, 2, 5])
     def test_a_long_question_does_not_eat_a_short_output(self, model: Any, plain: Any, limit: int) -> None:
-        question = FlowQuestion(
-            name="q", prompt=" a long question, is it", responses=["a", "b"], erase_mode="all"
-        )
+        question = FlowQuestion(name="q", prompt=" a long question, is it", responses=["a", "b"], erase_mode="all")
         assert run(model, FlowEngine(question), max_new_tokens=limit).tokens == plain.tokens[:limit]
 
     def test_a_flow_cut_half_way_is_taken_back(self, model: Any) -> None:

@@ -1,15 +1,13 @@
 """Questions come in; a mod that asks them, decides the answers and leaves no mark goes out."""
 
+from .checking import Problem
+from .constraint import Constraint, Matcher
 from .engine import FlowEngine, after_text, when_unsure
-from .question import (
-    Decide,
-    EraseMode,
-    FlowDefinition,
-    FlowQuestion,
+from .functions import flow_function, registered
+from .question import Decide, EraseMode, FlowDefinition, FlowQuestion, FlowState, Visit
+from .routes import (
     FlowRoute,
-    FlowState,
     RouteKind,
-    Visit,
     route_message,
     route_noop,
     route_output,
@@ -17,6 +15,7 @@ from .question import (
     route_summary,
     route_tool,
 )
+from .schema import json_schema
 from .strategies import (
     CharsMode,
     CharsStrat,
@@ -33,6 +32,7 @@ __all__ = [
     "CharsMode",
     "CharsStrat",
     "ChoicesStrat",
+    "Constraint",
     "Decide",
     "EraseMode",
     "FlowDefinition",
@@ -43,12 +43,17 @@ __all__ = [
     "GrammarStrat",
     "JsonStrat",
     "ListStrat",
+    "Matcher",
+    "Problem",
     "RegexStrat",
     "RouteKind",
     "UntilEndType",
     "UntilStrat",
     "Visit",
     "after_text",
+    "flow_function",
+    "json_schema",
+    "registered",
     "route_message",
     "route_noop",
     "route_output",

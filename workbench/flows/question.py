@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import FlowError, did_you_mean
+from .routes import FlowRoute
 from .strategies import ChoicesStrat, Strategy
+
+if TYPE_CHECKING:
+    from ..models import Tokenizer
+    from .checking import Problem
 
 __all__ = [
     "Decide",
     "EraseMode",
     "FlowDefinition",
     "FlowQuestion",
-    "FlowRoute",
     "FlowState",
-    "RouteKind",
     "Target",
     "Visit",
     "normalised",
-    "route_message",
-    "route_noop",
-    "route_output",
-    "route_question",
-    "route_summary",
-    "route_tool",
 ]
 
 
@@ -45,60 +42,9 @@ class Decide(StrEnum):
     TOKENWISE = "tokenwise"
 
 
-class RouteKind(StrEnum):
-    """What a route does once a question is answered."""
-
-    QUESTION = "question"
-    MESSAGE = "message"
-    SUMMARY = "summary"
-    OUTPUT = "output"
-    TOOL = "tool"
-    NOOP = "noop"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowRoute:
-    """Where to go: see the ``route_…`` functions."""
-
-    kind: RouteKind
-    question: FlowQuestion | None = None
-    text: str | None = None
-    payload: Any = None
-
-
 Target: TypeAlias = "FlowQuestion | FlowRoute | FlowDefinition | str | Callable[..., Any] | None"
 """A question, a route, a flow (its root), a message (text), None (back to normal generation), a function
 ``fn(state) -> Target``, or a function ``fn(state, actions, tokenizer) -> action``."""
-
-
-def route_question(question: FlowQuestion) -> FlowRoute:
-    """Ask another question."""
-    return FlowRoute(kind=RouteKind.QUESTION, question=question)
-
-
-def route_message(text: str) -> FlowRoute:
-    """Put a text into the output and go on."""
-    return FlowRoute(kind=RouteKind.MESSAGE, text=text)
-
-
-def route_summary() -> FlowRoute:
-    """Put what the flow's ``summary_builder(state)`` gives into the output and go on."""
-    return FlowRoute(kind=RouteKind.SUMMARY)
-
-
-def route_output(text: str) -> FlowRoute:
-    """Make the output exactly this text and finish."""
-    return FlowRoute(kind=RouteKind.OUTPUT, text=text)
-
-
-def route_tool(payload: Any) -> FlowRoute:
-    """Finish with a tool call; a function gets the state and gives the payload."""
-    return FlowRoute(kind=RouteKind.TOOL, payload=payload)
-
-
-def route_noop() -> FlowRoute:
-    """Back to normal generation, like None."""
-    return FlowRoute(kind=RouteKind.NOOP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +201,45 @@ class FlowDefinition:
         self.root = root
         self.summary_builder = summary_builder
         self.questions = _reachable(root)
+
+    # The forms below live beside this module; they are looked up when called, since they build on it.
+
+    def to_json(self) -> str:
+        """The flow as a JSON document (see docs/flow.schema.json): data only, functions by registered name.
+
+        :raises FlowError: a function that has no registered name.
+        """
+        from .document import to_json
+
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> FlowDefinition:
+        """The flow of a JSON document. Nothing in it is run.
+
+        :raises FlowError: with the place in the document and what would be right.
+        """
+        from .document import from_json
+
+        return from_json(text)
+
+    def to_python(self) -> str:
+        """Python source that builds the same flow."""
+        from .python_source import to_python
+
+        return to_python(self)
+
+    def check(self, tokenizer: Tokenizer | None = None) -> list[Problem]:
+        """What looks wrong, before anything runs."""
+        from .checking import check
+
+        return check(self, tokenizer)
+
+    def draw(self, states: Sequence[FlowState] = ()) -> str:
+        """A mermaid flowchart; with the ``states`` of runs, how often and how probably each way was taken."""
+        from .drawing import draw
+
+        return draw(self, states)
 
     def __repr__(self) -> str:
         return f"<FlowDefinition {self.name!r}, {len(self.questions)} questions from {self.root.name!r}>"

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import FlowError
-from .question import FlowDefinition, FlowQuestion, FlowRoute, FlowState, RouteKind, Target, normalised
+from .question import FlowDefinition, FlowQuestion, FlowState, Target, normalised
+from .routes import FlowRoute, RouteKind
 
 __all__ = ["called", "next_target", "resolved"]
 

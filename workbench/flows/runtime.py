@@ -14,18 +14,8 @@ from ..errors import FlowError
 from ..models import Tokenizer
 from .constraint import Constraint, Matcher
 from .deciding import decide_whole
-from .question import (
-    Decide,
-    EraseMode,
-    FlowDefinition,
-    FlowQuestion,
-    FlowRoute,
-    FlowState,
-    RouteKind,
-    Target,
-    Visit,
-    question_of,
-)
+from .question import Decide, EraseMode, FlowDefinition, FlowQuestion, FlowState, Target, Visit, question_of
+from .routes import FlowRoute, RouteKind
 from .routing import called, next_target, resolved
 
 __all__ = ["Runtime"]
