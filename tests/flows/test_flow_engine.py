@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench import Added, ForwardPass, Prefilled, SamplingParams, Session, load, mod, replay
+from workbench import Added, ForwardPass, Prefilled, Sampled, SamplingParams, Session, load, mod, replay
 from workbench.errors import FlowError, ModError
 from workbench.flows import (
     FlowDefinition,
@@ -268,6 +268,23 @@ class TestEntering:
         assert result.text.startswith("X")
         assert len(state_of(engine).history) == 1
 
+    @pytest.mark.parametrize("decide", ["whole", "tokenwise"])
+    @pytest.mark.parametrize("kind", [ForwardPass, Added])
+    def test_a_flow_that_is_overruled_half_way_takes_itself_back(self, model: Any, decide: str, kind: type) -> None:
+        @mod
+        def meddler(event: Any, actions: Any, tokenizer: Any) -> Any:
+            if isinstance(event, kind) and event.step == 2 and not event.state.get("done"):
+                event.state["done"] = True
+                return actions.force_tokens(tokenizer.encode("XYZ"))
+            return None
+
+        engine = FlowEngine(ask(responses=["yellow", "yes indeed"], decide=decide))
+        result = Session(model, [meddler, engine.as_mod()]).generate(PROMPT, max_new_tokens=9, sampling=GREEDY)
+        assert result.text.startswith("XYZ")
+        assert "ask?" not in result.text
+        assert len(result.tokens) == 9
+        assert any(r.data.get("abandoned") for r in result.trace.records)
+
     def test_each_request_of_a_batch_has_its_own(self, model: Any) -> None:
         engine = FlowEngine(ask())
         results = Session(model, [engine.as_mod()]).generate(["a", "bc", "def"], max_new_tokens=5, sampling=GREEDY)
@@ -358,15 +375,18 @@ questions = st.recursive(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=40)
 @given(
     tree=questions,
     limit=st.integers(1, 12),
     budget=st.integers(3, 200),
     entry=st.sampled_from([0, 3]),
+    meddles=st.one_of(st.none(), st.tuples(st.integers(1, 9), st.sampled_from([ForwardPass, Sampled, Added]))),
     seed=st.integers(0, 9),
 )
-def test_after_any_flow_tokens_cache_and_trace_agree(tree: Any, limit: int, budget: int, entry: int, seed: int) -> None:
+def test_after_any_flow_tokens_cache_and_trace_agree(
+    tree: Any, limit: int, budget: int, entry: int, meddles: Any, seed: int
+) -> None:
     model = TINY
     counter = iter(range(100))
 
@@ -389,7 +409,15 @@ def test_after_any_flow_tokens_cache_and_trace_agree(tree: Any, limit: int, budg
             fresh = model.forward([tokens], model.new_cache()).logits[0][-1]
             checked.append(float((event.raw_logits - fresh).abs().max()))
 
-    result = Session(model, [FlowEngine(root).as_mod(), twin]).generate(
+    @mod
+    def meddler(event: Any, actions: Any, tokenizer: Any) -> Any:
+        due = meddles is not None and isinstance(event, meddles[1]) and event.step == meddles[0]
+        if due and not event.state.get("done"):
+            event.state["done"] = True
+            return actions.force_tokens(tokenizer.encode("XYZ"))
+        return None
+
+    result = Session(model, [meddler, FlowEngine(root).as_mod(), twin]).generate(
         PROMPT, max_new_tokens=limit, max_forward_tokens=budget, seed=seed
     )
     assert max(checked) < 1e-3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from .deciding import decide_whole
 from .question import Decide, EraseMode, FlowDefinition, FlowQuestion, FlowState, Target, Visit, question_of
 from .routes import FlowRoute, RouteKind
 from .routing import called, next_target, resolved
+from .span import Phase, Span
 
 __all__ = ["Runtime"]
 
@@ -24,29 +24,19 @@ MOST_ANSWER_TOKENS = 1024
 """Longest answer found token by token."""
 
 
-class Phase(StrEnum):
-    """Where a flow is: before its start, its prompt in the text, answering, acting on an answer, or through."""
-
-    WAITING = "waiting"
-    PROMPTED = "prompted"
-    ANSWERING = "answering"
-    ANSWERED = "answered"
-    PENDING = "pending"
-    DONE = "done"
-
-
 @dataclass(slots=True, kw_only=True)
 class Runtime:
-    """The state of a flow in one request. ``begun`` counts generated tokens before the present question."""
+    """The state of a flow in one request."""
 
     definition: FlowDefinition
     state: FlowState
     max_visits: int
     phase: Phase = Phase.WAITING
     question: FlowQuestion | None = None
-    begun: int = 0
-    prompted: int = 0
-    """Generated tokens before the present answer."""
+    span: Span | None = None
+    """Where the present question stands in the text."""
+    before: Span | None = None
+    """Where the one before stood, until it is sure that it was taken back."""
     expected: int | None = None
     """How many generated tokens there are if our last action was carried out."""
     matcher: Matcher | None = None
@@ -67,7 +57,9 @@ class Runtime:
 
     def _on_pass(self, event: ForwardPass, actions: ActionBuilder, tokenizer: Tokenizer) -> Any:
         if self._overruled(event):
-            return self._abandon(actions)
+            given_way = self._give_way(event, actions)
+            if given_way is not None:
+                return given_way
         match self.phase:
             case Phase.WAITING:
                 entry = self.definition.root.entry
@@ -77,16 +69,20 @@ class Runtime:
                 return self._answer(event, actions, tokenizer)
             case Phase.PENDING if self.pending is not None:
                 act, self.pending, self.phase = self.pending, None, Phase.DONE
+                self.expected = self.span = self.before = None
                 return act(actions, tokenizer, event)
             case _:
-                pass
+                self.expected = self.span = self.before = None
         return None
 
     def _on_added(self, event: Added, actions: ActionBuilder, tokenizer: Tokenizer) -> Any:
         if self.phase is Phase.ANSWERED and not self._overruled(event):
             return self._complete(event, actions, tokenizer)
-        if self.phase is Phase.ANSWERING and self.matcher is not None and event.origin == "sampled":
+        if self.phase is Phase.ANSWERING and event.origin != "sampled":
+            self.expected = -1  # another mod forced its tokens into our answer
+        elif self.phase is Phase.ANSWERING and self.matcher is not None:
             self.matcher.advance_all(event.tokens)
+            self._present_span().answer = self.matcher.tokens
             self.expected = len(event.request.generated)
             if self.matcher.finished:
                 return self._complete(event, actions, tokenizer)
@@ -96,17 +92,31 @@ class Runtime:
         """Whether another mod's action took the place of ours."""
         return self.expected is not None and len(event.request.generated) != self.expected
 
-    def _abandon(self, actions: ActionBuilder) -> Any:
-        asked = None if self.question is None else self.question.name
-        if self.phase is Phase.PROMPTED and self.begun == self.expected_start():
-            self.phase, self.expected = Phase.WAITING, None  # our question never got in: try again later
-            return actions.note(flow=self.definition.name, question=asked, overruled=True)
-        self.phase, self.expected = Phase.DONE, None
-        return actions.note(flow=self.definition.name, question=asked, overruled=True, abandoned=True)
+    def _give_way(self, event: Event, actions: ActionBuilder) -> Any:
+        """Another mod's action took the place of ours: take back what is ours, leave what it put there.
 
-    def expected_start(self) -> int:
-        """Generated tokens before the first question, if the flow has not got any question in yet."""
-        return self.begun if not self.state.history else -1
+        None where nothing of ours stands in the text and the flow can go on.
+        """
+        generated = event.request.generated
+        name = self.question.name if self.question else None
+        self.expected = None
+        for span in (self.span, self.before):
+            if span is None or not span.stands_in(generated):
+                continue
+            self.phase, self.pending, self.matcher = Phase.DONE, None, None
+            note = actions.note(flow=self.definition.name, question=name, overruled=True, abandoned=True)
+            self.span = self.before = None
+            if span.erase is EraseMode.NONE:
+                return note
+            kept = span.answered_in(generated)
+            theirs = generated[span.prompted + len(kept) :]
+            kept = kept if span.erase is EraseMode.PROMPT else ()
+            return [note, actions.backtrack(len(generated) - span.begun, (*kept, *theirs))]
+        if self.phase in (Phase.DONE, Phase.PENDING):
+            return None
+        # Our question never got in: try again later, unless it was not the first.
+        self.phase = Phase.DONE if self.state.history else Phase.WAITING
+        return actions.note(flow=self.definition.name, question=name, overruled=True)
 
     # Asking ------------------------------------------------------------------------------------------------
 
@@ -126,7 +136,7 @@ class Runtime:
             return self._ask(question, event, actions, tokenizer, n, keep)
         self.question = None
         if isinstance(target, str):
-            return self._say(target, actions, tokenizer, n, keep)
+            return self._say(target, event, actions, tokenizer, n, keep)
         if isinstance(target, FlowRoute) and target.kind is RouteKind.OUTPUT:
             self.phase = Phase.DONE
             return actions.force_output(tokenizer.encode(target.text or ""))
@@ -136,7 +146,7 @@ class Runtime:
         if callable(target):
             action = target
             return self._later(lambda a, t, e: action(self.state, a, t), event, actions, tokenizer, n, keep)
-        self.phase, self.expected = Phase.DONE, None
+        self.phase, self.expected = Phase.DONE, len(event.request.generated) - n + len(keep)
         return actions.backtrack(n, keep) if n else None
 
     def _ask(
@@ -173,8 +183,10 @@ class Runtime:
         prompt = tuple(tokenizer.encode(question.prompt))
         scratch = question.erase_mode is not EraseMode.NONE
         self.question, self.phase, self.matcher = question, Phase.PROMPTED, None
-        self.begun = len(event.request.generated) - n + len(keep)
-        self.prompted = self.expected = self.begun + len(prompt)
+        self.before = self.span if n else None
+        begun = len(event.request.generated) - n + len(keep)
+        self.span = Span(begun=begun, asked=prompt, erase=question.erase_mode)
+        self.expected = self.span.prompted
         tokens = (*keep, *prompt)
         return actions.backtrack(n, tokens, scratch=scratch) if n else actions.force_tokens(tokens, scratch=scratch)
 
@@ -195,7 +207,8 @@ class Runtime:
         if choices is not None and question.decide is Decide.WHOLE:
             decided = decide_whole(event, choices, tokenizer)
             self.answer, self.probs, self.phase = decided.answer, decided.probs, Phase.ANSWERED
-            self.expected = self.prompted + len(decided.tokens)
+            self._present_span().answer = decided.tokens
+            self.expected = self._present_span().prompted + len(decided.tokens)
             scratch = question.erase_mode is not EraseMode.NONE
             return actions.force_tokens(decided.tokens, scratch=scratch)
         return self._answer_tokenwise(event, actions, tokenizer)
@@ -208,7 +221,7 @@ class Runtime:
         mask = self.matcher.mask().to(event.logits.device)
         if self.matcher.complete and self._ends(event, mask):
             return self._complete(event, actions, tokenizer)
-        if len(event.request.generated) - self.prompted >= MOST_ANSWER_TOKENS:
+        if len(event.request.generated) - self._present_span().prompted >= MOST_ANSWER_TOKENS:
             raise FlowError(f"question {question.name!r}: the answer passed {MOST_ANSWER_TOKENS} tokens without an end")
         self.expected = None  # one sampled token will follow
         return actions.adjust_logits(event.logits.masked_fill(~mask, -torch.inf))
@@ -228,15 +241,21 @@ class Runtime:
             raise AssertionError("a flow answers only while it asks")
         return self.question
 
+    def _present_span(self) -> Span:
+        if self.span is None:
+            raise AssertionError("a flow answers only while its question stands in the text")
+        return self.span
+
     # Completing --------------------------------------------------------------------------------------------
 
     def _complete(self, event: Event, actions: ActionBuilder, tokenizer: Tokenizer) -> Any:
         """Record the answer, route on, and take back what the question's erase mode says."""
         question = self._present()
         generated = event.request.generated
-        tokens = generated[self.prompted :]
+        span = self._present_span()
+        tokens = generated[span.prompted :]
         answer = self.answer if self.phase is Phase.ANSWERED else question.strategy.answer_of(tokenizer.decode(tokens))
-        spent = len(generated) - self.begun
+        spent = len(generated) - span.begun
         visit = self._record(question, answer, self.probs, tokens, spent=spent)
         self.matcher, self.expected = None, None
         erased = spent if question.erase_mode is not EraseMode.NONE else 0
@@ -272,9 +291,11 @@ class Runtime:
 
     # Ends --------------------------------------------------------------------------------------------------
 
-    def _say(self, text: str, actions: ActionBuilder, tokenizer: Tokenizer, n: int, keep: tuple[int, ...]) -> Any:
-        self.phase, self.expected = Phase.DONE, None
+    def _say(
+        self, text: str, event: Event, actions: ActionBuilder, tokenizer: Tokenizer, n: int, keep: tuple[int, ...]
+    ) -> Any:
         tokens = (*keep, *tokenizer.encode(text))
+        self.phase, self.expected = Phase.DONE, len(event.request.generated) - n + len(tokens)
         if n:
             return actions.backtrack(n, tokens)
         return actions.force_tokens(tokens) if tokens else None
@@ -292,5 +313,6 @@ class Runtime:
         if not n and isinstance(event, ForwardPass):
             self.phase = Phase.DONE
             return act(actions, tokenizer, event)
-        self.pending, self.phase, self.expected = act, Phase.PENDING, None
+        self.pending, self.phase = act, Phase.PENDING
+        self.expected = len(event.request.generated) - n + len(keep)
         return actions.backtrack(n, keep) if n else None
