@@ -256,6 +256,15 @@ class TestEntering:
         assert len(state_of(one).history) == len(state_of(two).history) == 1
         assert len(heard) == len(result.trace.history().every)
 
+    @pytest.mark.parametrize("decide", ["whole", "tokenwise"])
+    def test_a_flow_waits_until_another_ones_question_is_gone(self, model: Any, plain: Any, decide: str) -> None:
+        one = FlowEngine(ask("one", responses=["yes", "no", "perhaps"], decide=decide))
+        two = FlowEngine(ask("two", decide=decide))
+        result = run(model, one, two)
+        assert result.tokens == plain.tokens
+        assert [len(state_of(engine).history) for engine in (one, two)] == [1, 1]
+        assert not any(record.data.get("abandoned") for record in result.trace.records)
+
     def test_a_flow_that_another_mod_overrules_tries_again(self, model: Any) -> None:
         @mod
         def first(event: Any, actions: Any, tokenizer: Any) -> Any:

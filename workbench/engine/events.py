@@ -50,6 +50,11 @@ class RequestView:
         return self._request.room
 
     @property
+    def scratch(self) -> bool:
+        """Whether a mod is thinking aloud: tokens stand in the text that it promised to take back."""
+        return self._request.scratch_from is not None
+
+    @property
     def temperature(self) -> float:
         """The temperature that tokens are drawn at."""
         return self._request.sampling.temperature

@@ -61,7 +61,7 @@ class Runtime:
             if given_way is not None:
                 return given_way
         match self.phase:
-            case Phase.WAITING:
+            case Phase.WAITING if not event.request.scratch:  # another flow's question is no place for ours
                 entry = self.definition.root.entry
                 if entry is None or called(entry, "when", self.definition.root, self.state, event):
                     return self._go(self.definition.root, event, actions, tokenizer)
