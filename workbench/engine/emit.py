@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..models import Tokenizer
@@ -42,6 +42,3 @@ class Emitter:
     def text_of(self, token: int) -> str:
         """The text of one token, cached."""
         return self._tokenizer.token_text(token)
-
-
-Emit = Callable[..., None]

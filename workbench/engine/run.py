@@ -185,7 +185,7 @@ class Run:
     ) -> None:
         """Draw a token, let the mods see it, commit it or what they put in its place."""
         with torch.inference_mode():
-            logits = raw if edited is None else edited.to(raw.device)
+            logits = raw if edited is None else edited
             logprobs = warp(logits, request.sampling, token_temp)
             temperature = request.sampling.temperature if token_temp is None else token_temp
             token = int(logprobs.argmax()) if temperature == 0 else draw(logprobs, request.stream)

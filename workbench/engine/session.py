@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ class _Job:
     streams: list[StreamKey]
     writer: TraceWriter | None
     stop: StopFlag
+    results: list[Result] = field(default_factory=list)
+    """Filled when the run ends; the session's ``last_results`` may be another thread's by then."""
 
 
 class Session:
@@ -261,7 +263,7 @@ class Session:
     def _results(self, job: _Job) -> list[Result]:
         for _ in self._records(job):
             pass
-        return [self._result(job, number) for number in range(len(job.requests))]
+        return job.results
 
     def _records(self, job: _Job) -> Iterator[Record]:
         shown, status, steps = 0, "failed", iter(job.run)
@@ -294,7 +296,7 @@ class Session:
 
     def _close(self, job: _Job, status: str) -> None:
         job.trace.run["status"] = status
-        self.last_results = [self._result(job, number) for number in range(len(job.requests))]
+        job.results = self.last_results = [self._result(job, number) for number in range(len(job.requests))]
         if job.writer is not None:
             try:
                 job.writer.close(job.trace.run, status)

@@ -174,6 +174,11 @@ class FlowQuestion:
         self.entry = _function(predicate, f"question {self.name!r}: when")
         return self
 
+    @property
+    def scratch(self) -> bool:
+        """Whether something of it is taken back: then all of it stands in the text on that promise."""
+        return self.erase_mode is not EraseMode.NONE
+
     # Looking ------------------------------------------------------------------------------------------
 
     def targets(self) -> Iterator[tuple[str, Target]]:

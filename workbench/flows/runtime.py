@@ -166,8 +166,9 @@ class Runtime:
             if given is not None:
                 self._record(question, str(given), {}, (), spent=0, auto=True)
                 return self._go(next_target(question, str(given), self.state), event, actions, tokenizer, n, keep)
-        scratch = question.erase_mode is not EraseMode.NONE
-        if keep and scratch:  # what stays must not be taken for scratch: put it back first, ask at the next pass
+        if (
+            keep and question.scratch
+        ):  # what stays must not be taken for scratch: put it back first, ask at the next pass
             return self._later(lambda a, t, e: self._begin(question, e, a, t, 0), event, actions, tokenizer, n, keep)
         return self._begin(question, event, actions, tokenizer, n, keep)
 
@@ -181,14 +182,15 @@ class Runtime:
         keep: tuple[int, ...] = (),
     ) -> Any:
         prompt = tuple(tokenizer.encode(question.prompt))
-        scratch = question.erase_mode is not EraseMode.NONE
         self.question, self.phase, self.matcher = question, Phase.PROMPTED, None
         self.before = self.span if n else None
         begun = len(event.request.generated) - n + len(keep)
         self.span = Span(begun=begun, asked=prompt, erase=question.erase_mode)
         self.expected = self.span.prompted
         tokens = (*keep, *prompt)
-        return actions.backtrack(n, tokens, scratch=scratch) if n else actions.force_tokens(tokens, scratch=scratch)
+        if n:
+            return actions.backtrack(n, tokens, scratch=question.scratch)
+        return actions.force_tokens(tokens, scratch=question.scratch)
 
     def _count(self, question: FlowQuestion) -> int:
         self.visits[question.name] = self.visits.get(question.name, 0) + 1
@@ -209,8 +211,7 @@ class Runtime:
             self.answer, self.probs, self.phase = decided.answer, decided.probs, Phase.ANSWERED
             self._present_span().answer = decided.tokens
             self.expected = self._present_span().prompted + len(decided.tokens)
-            scratch = question.erase_mode is not EraseMode.NONE
-            return actions.force_tokens(decided.tokens, scratch=scratch)
+            return actions.force_tokens(decided.tokens, scratch=question.scratch)
         return self._answer_tokenwise(event, actions, tokenizer)
 
     def _answer_tokenwise(self, event: ForwardPass, actions: ActionBuilder, tokenizer: Tokenizer) -> Any:
@@ -258,7 +259,7 @@ class Runtime:
         spent = len(generated) - span.begun
         visit = self._record(question, answer, self.probs, tokens, spent=spent)
         self.matcher, self.expected = None, None
-        erased = spent if question.erase_mode is not EraseMode.NONE else 0
+        erased = spent if question.scratch else 0
         keep = tokens if question.erase_mode is EraseMode.PROMPT else ()
         following = self._go(next_target(question, answer, self.state), event, actions, tokenizer, erased, keep)
         note = actions.note(
