@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Rooms on one line are neighbours, who don't import each other; each line may import from those above it.
 STAGES = (
-    ("workbench.shapes", "workbench.errors"),
+    ("workbench.shapes", "workbench.errors", "workbench.bundled"),
     ("workbench.models",),
     ("workbench.trace",),
     ("workbench.engine",),
@@ -40,7 +40,7 @@ HOMES = {
     "transformer_lens": {"workbench.models"},
     "gguf": {"workbench.models"},
     "triton": {"workbench.mcmc"},
-    "pandas": {"workbench.trace", "workbench.reports"},
+    "pandas": {"workbench.trace", "workbench.reports", "widgets"},
     "plotly": {"workbench.reports", "widgets"},
     "anywidget": {"widgets"},
     "ipywidgets": {"widgets"},
@@ -287,7 +287,7 @@ INNER = frozenset({"workbench.models.fetch", "workbench.mods.ask"})
         (
             "workbench.models.fetch",
             "from ..trace import Trace",
-            "only from workbench.shapes, workbench.errors.",
+            "only from workbench.shapes, workbench.errors, workbench.bundled.",
         ),
         ("workbench.errors", "import workbench.models", "to import only from no room"),
         ("workbench.errors", "from .shapes import Tokens", "to import only from no room"),
@@ -306,7 +306,7 @@ INNER = frozenset({"workbench.models.fetch", "workbench.mods.ask"})
         ("workbench.engine.loop", "def late(): from workbench.mods import Ask", "engine to import only"),
         ("workbench.engine.loop", "importlib.import_module('workbench.cli')", "engine to import only"),
         ("workbench.engine.loop", "import transformers", "that library only in workbench.models"),
-        ("workbench.mods.ask", "from pandas import Series", "in workbench.reports and workbench.trace"),
+        ("workbench.mods.ask", "from pandas import Series", "in widgets and workbench.reports and workbench.trace"),
         ("workbench.cli", "import plotly.express as px", "only in widgets and workbench.reports"),
         ("workbench.reports.page", "import ipywidgets", "that library only in widgets"),
         ("widgets.tree.widget", "import triton", "that library only in workbench.mcmc"),

@@ -24,6 +24,8 @@ import pytest
 
 from workbench import Session, Trace, cli, load, mod
 from workbench.cli import main
+from workbench.cli.screen import Screen
+from workbench.flows import FlowDefinition, FlowQuestion
 from workbench.mods import MODS, parse
 from workbench.trace import Record
 
@@ -79,19 +81,21 @@ class TestHelp:
     def test_it_names_every_command_and_exit_code(self, command: Command) -> None:
         code, out, _ = command("--help")
         assert code == 0
-        for word in ("models", "mods", "run", "report", "replay", "examples:", "exit codes:", "130"):
+        for word in ("models", "mods", "run", "report", "replay", "flow", "examples:", "exit codes:", "130"):
             assert word in out
 
-    @pytest.mark.parametrize("name", ["models", "mods", "run", "report", "replay"])
+    @pytest.mark.parametrize(
+        "name", ["models", "mods", "run", "report", "replay", "flow", "flow check", "flow run", "flow draw"]
+    )
     def test_every_command_has_examples_that_can_be_typed(self, command: Command, name: str) -> None:
-        code, out, _ = command(name, "--help")
+        code, out, _ = command(*name.split(), "--help")
         assert code == 0
         examples = [line.strip() for line in out.partition("examples:")[2].splitlines() if line.strip()]
         assert examples
         for example in examples:
             program, *words = shlex.split(example.partition(" < ")[0])
             assert program == "workbench"
-            options = cli._parser().parse_args(words)
+            options = cli.parser().parse_args(words)
             assert [parse(spec).name for spec in getattr(options, "mod", [])] == re.findall(r"--mod '?(\w+)", example)
 
     def test_without_a_command_it_says_how_it_is_used(self, command: Command) -> None:
@@ -371,7 +375,7 @@ class TestTerminal:
 
     def test_what_is_taken_back_is_marked_and_left_out_at_the_end(self) -> None:
         tokenizer = load("tiny-llama").tokenizer
-        screen = cli._Screen(tokenizer)
+        screen = Screen(tokenizer)
         blank = Record(run_id="x", request_id="r0", seq=0, step=0, position=0, kind="added")
         for kind, text in (("added", "17 is 39"), ("removed", "39"), ("added", "391"), ("sampled", "x")):
             screen(replace(blank, kind=kind, tokens=tuple(tokenizer.encode(text))))
@@ -523,3 +527,81 @@ def test_the_sum_of_the_readme_on_the_real_model(command: Command, tmp_path: Pat
     assert "391" in page.read_text()
     code, out, _ = command("replay", run)
     assert (code, "agrees in all" in out) == (0, True)
+
+
+class TestFlow:
+    FILE = "data/flows/runtime_tools.json"
+
+    @pytest.fixture
+    def flow_file(self, tmp_path: Path) -> Path:
+        """A flow that any model answers, with a function of the user's own."""
+        flow = FlowQuestion("mood", " Mood?", ["good", "bad"], erase_mode="all").then("Noted. ")
+        path = tmp_path / "flow.json"
+        path.write_text(FlowDefinition("moods", flow).to_json())
+        return path
+
+    def test_a_sound_flow_passes_its_check(self, command: Command) -> None:
+        code, out, err = command("flow", "check", self.FILE)
+        assert (code, out, err) == (0, f"{self.FILE}: 2 questions, nothing looks wrong\n", "")
+
+    def test_what_looks_wrong_is_listed_and_the_code_says_so(self, command: Command, tmp_path: Path) -> None:
+        path = tmp_path / "bad.json"
+        ask = FlowQuestion("ask", "Which?", ["a", "b"])
+        path.write_text(FlowDefinition("f", ask.on("a", None)).to_json())
+        assert command("flow", "check", path)[:2] == (
+            1,
+            "unrouted: ask: no route for 'b': say on(…, None) or then(None) if the flow shall end there\n",
+        )
+        assert "prompt: ask: the prompt starts without a space" in command(
+            "flow", "check", path, "--model", "tiny-llama"
+        )[1]
+
+    def test_a_run_tells_each_answer_and_keeps_them_in_the_trace(
+        self, command: Command, flow_file: Path, tmp_path: Path
+    ) -> None:
+        run = ("flow", "run", flow_file, "--model", "tiny-llama", "--prompt", "hi", *SHORT, "--max-new-tokens", "20")
+        code, out, err = command(*run, "--out", tmp_path / "run")
+        assert code == 0
+        assert out.startswith("Noted. ")
+        assert "Mood?" not in out
+        assert re.search(r"^mood: (good|bad) \([01]\.\d\d\) → message: Noted\. ; \d+ tokens, erased$", err, re.M)
+        drawn = command("flow", "draw", flow_file, "--trace", tmp_path / "run")[1]
+        assert "1 visit" in drawn
+        assert "taken 1" in drawn
+        assert "visit" not in command("flow", "draw", flow_file)[1]
+
+    def test_functions_come_only_from_a_file_that_is_named(
+        self, command: Command, flow_file: Path, tmp_path: Path
+    ) -> None:
+        document = json.loads(flow_file.read_text())
+        document["questions"][0]["then"] = {"function": "cli.test.cheer"}
+        flow_file.write_text(json.dumps(document))
+        code, _, err = command("flow", "check", flow_file)
+        assert code == 2
+        assert "no flow function is registered as 'cli.test.cheer'" in err
+        mine = tmp_path / "mine.py"
+        mine.write_text(
+            "from workbench.flows import flow_function\n\n\n"
+            "@flow_function('cli.test.cheer')\ndef cheer(state):\n    return 'Cheers! '\n"
+        )
+        code, out, _ = command(
+            "flow", "run", flow_file, "--functions", mine, "--model", "tiny-llama", "--prompt", "hi", *SHORT,
+            "--max-new-tokens", "20",
+        )  # fmt: skip
+        assert code == 0
+        assert out.startswith("Cheers! ")
+
+    @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": 2}', "not json", '{"a": 1, "a": 2}'])
+    def test_a_file_that_is_no_flow_is_refused(self, command: Command, tmp_path: Path, text: str) -> None:
+        path = tmp_path / "bad.json"
+        path.write_text(text)
+        for name in ("check", "draw"):
+            code, out, err = command("flow", name, path)
+            assert (code, out) == (2, "")
+            assert err.startswith("workbench: ")
+
+    def test_files_that_are_not_there_are_named(self, command: Command, flow_file: Path, tmp_path: Path) -> None:
+        assert "nowhere.json" in command("flow", "draw", tmp_path / "nowhere.json")[2]
+        assert "nowhere.py: this is no Python file" in command(
+            "flow", "draw", flow_file, "--functions", tmp_path / "nowhere.py"
+        )[2]

@@ -29,12 +29,14 @@ from workbench.flows import (
     RouteKind,
     UntilEndType,
     UntilStrat,
+    after_text,
     route_message,
     route_noop,
     route_output,
     route_question,
     route_summary,
     route_tool,
+    when_unsure,
 )
 from workbench.flows.document import from_json, positions_of, questions_of, to_json
 from workbench.flows.functions import flow_function, name_of, registered
@@ -90,6 +92,7 @@ targets = st.one_of(
     st.tuples(st.just("tool"), payloads),
     st.tuples(st.just("flow"), st.tuples(texts, indices, st.none() | indices)),
 )
+conditions = st.sampled_from([after_text("[0-9]+ =$"), when_unsure(1.5), when_unsure(0)])
 questions = st.fixed_dictionaries(
     {
         "prompt": texts.filter(bool),
@@ -101,7 +104,7 @@ questions = st.fixed_dictionaries(
         "assign": st.lists(indices, max_size=3),
         "branch": st.none() | indices,
         "auto": st.none() | indices,
-        "when": st.none() | indices,
+        "when": st.none() | indices | conditions,
         "retry": st.none() | st.tuples(st.integers(1, 99), targets),
     }
 )
@@ -162,7 +165,7 @@ def build(drawn: Any) -> FlowDefinition:
         if plan["auto"] is not None:
             question.with_auto_answer(fn_at(plan["auto"]))
         if plan["when"] is not None:
-            question.when(fn_at(plan["when"]))
+            question.when(fn_at(plan["when"]) if isinstance(plan["when"], int) else plan["when"])
         if plan["retry"]:
             question.retry(plan["retry"][0], target_of(plan["retry"][1], asked))
     flow = FlowDefinition(name, asked[0], None if summary is None else fn_at(summary))

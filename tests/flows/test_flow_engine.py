@@ -306,10 +306,14 @@ class TestEntering:
         assert replay(result.trace, model, [FlowEngine(ask()).as_mod()]).agrees
 
     def test_every_visit_is_on_record(self, model: Any) -> None:
-        result = run(model, FlowEngine(ask("one").then(ask("two"))))
+        engine = FlowEngine(ask("one").then(ask("two")))
+        result = run(model, engine)
+        flow_state = state_of(engine)
         notes = [r.data for r in result.trace.records if r.action == "note"]
         assert [note["question"] for note in notes] == ["one", "two"]
-        assert notes[0]["next"] == "two"
+        assert [note["route"] for note in notes] == ["two", "back to the text"]
+        assert [note["choices"] for note in notes] == [2, 2]
+        assert [note["tokens"] for note in notes] == [list(visit.tokens) for visit in flow_state.history]
         assert sum(notes[0]["probs"].values()) == pytest.approx(1)
         assert all(note["erased"] for note in notes)
 

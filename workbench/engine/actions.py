@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .events import Added, Event, ForwardPass, Prefilled, Sampled
+from .events import Added, Event, ForwardPass, Prefilled, RequestView, Sampled
 
 __all__ = [
     "Action",
@@ -196,9 +196,16 @@ def allowed_names(event: Event) -> list[str]:
 
 
 class ActionBuilder:
-    """Makes actions. One is handed to every handler; nothing happens until the handler returns one."""
+    """Makes actions. One is handed to every handler; nothing happens until the handler returns one.
 
-    __slots__ = ()
+    ``request`` is the request that is to be acted upon, as ``event.request``: for functions that are handed the
+    builder alone.
+    """
+
+    __slots__ = ("request",)
+
+    def __init__(self, request: RequestView) -> None:
+        self.request = request
 
     def noop(self) -> Noop:
         return Noop()

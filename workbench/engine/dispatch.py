@@ -97,7 +97,7 @@ class Dispatch:
         name = bound.mod.name
         try:
             with self.stop.interruptible():
-                answer = bound.mod.handle(own, ActionBuilder(), self.model.tokenizer)
+                answer = bound.mod.handle(own, ActionBuilder(own.request), self.model.tokenizer)
             actions = checked(answer, own, name, self._limits(request))
         except InvalidActionError as error:
             self._failed(request, bound, event, error)

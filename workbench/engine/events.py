@@ -69,6 +69,19 @@ class RequestView:
         return tuple(self._request.tokens[: self._request.prompt_length])
 
     @property
+    def conversation(self) -> tuple[Message, ...]:
+        """The chat messages that the prompt was made of, or nothing for a raw prompt."""
+        return self._request.conversation
+
+    @property
+    def asked(self) -> str:
+        """What was asked: the last user message of a chat, else the prompt's text without special tokens."""
+        for message in reversed(self._request.conversation):
+            if message.get("role") == "user" and isinstance(message.get("content"), str):
+                return str(message["content"])
+        return self._tokenizer.decode(self.prompt_tokens, skip_special=True)
+
+    @property
     def generated(self) -> tuple[int, ...]:
         """Visible generated tokens."""
         return tuple(self._request.generated)

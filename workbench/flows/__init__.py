@@ -2,9 +2,12 @@
 
 from .checking import Problem
 from .constraint import Constraint, Matcher
-from .engine import FlowEngine, after_text, when_unsure
+from .drawing import Drawing
+from .engine import FlowEngine
+from .entries import AfterText, WhenUnsure, after_text, when_unsure
 from .functions import flow_function, registered
 from .question import Decide, EraseMode, FlowDefinition, FlowQuestion, FlowState, Visit
+from .recorded import states_of
 from .routes import (
     FlowRoute,
     RouteKind,
@@ -29,11 +32,13 @@ from .strategies import (
 )
 
 __all__ = [
+    "AfterText",
     "CharsMode",
     "CharsStrat",
     "ChoicesStrat",
     "Constraint",
     "Decide",
+    "Drawing",
     "EraseMode",
     "FlowDefinition",
     "FlowEngine",
@@ -50,6 +55,7 @@ __all__ = [
     "UntilEndType",
     "UntilStrat",
     "Visit",
+    "WhenUnsure",
     "after_text",
     "flow_function",
     "json_schema",
@@ -60,5 +66,6 @@ __all__ = [
     "route_question",
     "route_summary",
     "route_tool",
+    "states_of",
     "when_unsure",
 ]

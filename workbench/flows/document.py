@@ -13,6 +13,7 @@ from dataclasses import fields
 from typing import Any
 
 from ..errors import FlowError, did_you_mean
+from .entries import CONDITIONS
 from .functions import name_of, registered
 from .question import FlowDefinition, FlowQuestion, Target, question_of
 from .routes import FlowRoute, RouteKind
@@ -113,7 +114,7 @@ def _chain(question: FlowQuestion, data: Mapping[str, Any], read: _Targets, wher
             question.assign(registered(name))
     question.brancher = _function(data, "branch", where)
     question.auto_answer = _function(data, "auto_answer", where)
-    question.entry = _function(data, "when", where)
+    question.entry = _condition(data, where)
     if "retry" in data:
         question.retry(data["retry"]["most"], read.target(data["retry"]["target"], f"{where}.retry.target"))
 
@@ -123,6 +124,15 @@ def _function(data: Mapping[str, Any], key: str, where: str) -> Callable[..., An
         return None
     with _at(f"{where}.{key}"):
         return registered(data[key])
+
+
+def _condition(data: Mapping[str, Any], where: str) -> Callable[..., Any] | None:
+    held = data.get("when")
+    if not isinstance(held, Mapping):
+        return _function(data, "when", where)
+    ((kind, value),) = held.items()
+    with _at(f"{where}.when"):
+        return CONDITIONS[kind](value)
 
 
 class _Targets:
@@ -236,6 +246,10 @@ def _question_data(question: FlowQuestion) -> dict[str, Any]:
     if question.retries is not None:
         most, target = question.retries
         data["retry"] = {"most": most, "target": _target_data(target, f"{what}: retry")}
+    for kind, condition in CONDITIONS.items():
+        if isinstance(question.entry, condition):
+            (value,) = (getattr(question.entry, each.name) for each in fields(question.entry) if each.init)
+            return data | {"when": {kind: value}}
     return data | _named("when", question.entry, f"{what}: when")
 
 

@@ -5,23 +5,35 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from statistics import fmean
+from typing import Any
 
 from .document import questions_of
 from .question import FlowDefinition, FlowQuestion, FlowState, Target, normalised, question_of
-from .routes import FlowRoute, RouteKind
+from .routing import described
 
-__all__ = ["draw"]
+__all__ = ["Drawing", "draw"]
 
 LONGEST_LABEL = 60
+MOST_LISTED = 8
+"""Answers without an arrow of their own that are listed beside "otherwise"."""
 
 
-def draw(flow: FlowDefinition | FlowQuestion, states: Iterable[FlowState] = ()) -> str:
+class Drawing(str):
+    """Mermaid text that a notebook shows as the picture it describes."""
+
+    __slots__ = ()
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/vnd.mermaid": str(self), "text/plain": str(self)}
+
+
+def draw(flow: FlowDefinition | FlowQuestion, states: Iterable[FlowState] = ()) -> Drawing:
     """Mermaid text: a box per question, an arrow per answer.
 
     With ``states``, a box has its number of visits, an arrow the answer's mean probability over the visits that
     computed it and how often it was given. All texts are escaped: none can end its label.
     """
-    return "\n".join(_Drawing(questions_of(flow), _Record(states)).lines()) + "\n"
+    return Drawing("\n".join(_Chart(questions_of(flow), _Record(states)).lines()) + "\n")
 
 
 class _Record:
@@ -51,7 +63,7 @@ class _Record:
         return f"{f' p={fmean(probs):.2f},' if probs else ''} taken {self.given[name, answer]}"
 
 
-class _Drawing:
+class _Chart:
     """Lines of the flowchart; an exit gets a box of its own at each arrow."""
 
     def __init__(self, questions: list[FlowQuestion], record: _Record) -> None:
@@ -76,37 +88,28 @@ class _Drawing:
         if question.brancher is not None:
             yield from self.arrow(question, "branch", question.brancher, dotted=True)
         if question.has_fallback:
-            yield from self.arrow(question, "otherwise", question.fallback)
+            yield from self.arrow(question, f"otherwise{self.others(question)}", question.fallback)
         if question.retries is not None:
             most, target = question.retries
             yield from self.arrow(question, f"after {most}", target, dotted=True)
+
+    def others(self, question: FlowQuestion) -> str:
+        """What is known of the answers that have no arrow of their own, one a line."""
+        answers = [each for each in question.strategy.finite() or () if normalised(each) not in question.routes]
+        if not self.record.any or not answers or len(answers) > MOST_LISTED:
+            return ""
+        told = (f"{each}{self.record.of_answer(question.name, normalised(each))}" for each in answers)
+        return "".join(f"<br/>{_escaped(line)}" for line in told)
 
     def arrow(self, question: FlowQuestion, label: str, target: Target, *, dotted: bool = False) -> Iterator[str]:
         following = question_of(target)
         if following is None:
             box = f"e{self.exits}"
             self.exits += 1
-            yield f'  {box}(["{_escaped(_exit(target))}"])'
+            yield f'  {box}(["{_escaped(described(target))}"])'
         else:
             box = self.boxes[id(following)]
         yield f'  {self.boxes[id(question)]} {"-.->" if dotted else "-->"}|"{label}"| {box}'
-
-
-def _exit(target: Target) -> str:
-    """What a target that is no question does, in a few words."""
-    match target:
-        case None:
-            return "back to the text"
-        case str():
-            return f"message: {target}"
-        case FlowRoute(kind=RouteKind.NOOP):
-            return "back to the text"
-        case FlowRoute(text=None):
-            return str(target.kind)
-        case FlowRoute():
-            return f"{target.kind}: {target.text}"
-        case _:
-            return f"function {getattr(target, '__name__', type(target).__name__)}"
 
 
 def _escaped(text: str) -> str:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from ..engine import ActionBuilder, Event, ForwardPass, FunctionMod, mod
+from ..engine import ActionBuilder, Event, FunctionMod, mod
 from ..errors import FlowError
 from ..models import Tokenizer
 from .question import FlowDefinition, FlowQuestion, FlowState
 from .runtime import Runtime
 
-__all__ = ["FlowEngine", "after_text", "when_unsure"]
+__all__ = ["FlowEngine"]
 
 KEPT_STATES = 256
 """Requests whose flow state is kept for looking at, the latest ones."""
@@ -66,19 +62,3 @@ class FlowEngine:
         while len(self.states) > KEPT_STATES:
             self.states.popitem(last=False)
         return Runtime(definition=self.definition, state=state, max_visits=self.max_visits)
-
-
-def after_text(pattern: str) -> Callable[[ForwardPass], bool]:
-    """For ``when``: the generated text contains a match of a regular expression."""
-    compiled = re.compile(pattern)
-    return lambda event: compiled.search(event.request.text) is not None
-
-
-def when_unsure(entropy: float) -> Callable[[ForwardPass], bool]:
-    """For ``when``: the entropy of the next token's distribution, in nats, passes a threshold."""
-
-    def unsure(event: ForwardPass) -> bool:
-        logprobs = torch.log_softmax(event.raw_logits, dim=-1)
-        return float(torch.special.entr(logprobs.exp()).sum()) > entropy
-
-    return unsure

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from .document import to_json
+from .entries import CONDITIONS
 from .question import FlowDefinition, FlowQuestion
 from .schema import STRATEGIES
 
 __all__ = ["to_python"]
 
-_TAKEN = {"flow", "registered", "FlowDefinition", "FlowQuestion"}
-_METHODS = {"branch": "branch", "auto_answer": "with_auto_answer", "when": "when"}
+_TAKEN = {"flow", "registered", "FlowDefinition", "FlowQuestion", *CONDITIONS}
+_METHODS = {"branch": "branch", "auto_answer": "with_auto_answer"}
 
 
 def to_python(flow: FlowDefinition | FlowQuestion) -> str:
@@ -76,9 +77,18 @@ class _Source:
             calls.append(f"then({self.target(data['then'])})")
         calls += [f"assign({self.function(name)})" for name in data.get("assign", ())]
         calls += [f"{method}({self.function(data[key])})" for key, method in _METHODS.items() if key in data]
+        if "when" in data:
+            calls.append(f"when({self.condition(data['when'])})")
         if "retry" in data:
             calls.append(f"retry({data['retry']['most']}, {self.target(data['retry']['target'])})")
         return [f"{self.variables[data['name']]}.{call}" for call in calls]
+
+    def condition(self, data: str | Mapping[str, Any]) -> str:
+        if isinstance(data, str):
+            return self.function(data)
+        ((kind, value),) = data.items()
+        self.imports.add(kind)
+        return f"{kind}({value!r})"
 
     def target(self, data: Mapping[str, Any] | None) -> str:
         match data:

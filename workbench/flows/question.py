@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,6 +14,7 @@ from .strategies import ChoicesStrat, Strategy
 if TYPE_CHECKING:
     from ..models import Tokenizer
     from .checking import Problem
+    from .drawing import Drawing
 
 __all__ = [
     "Decide",
@@ -60,8 +61,23 @@ class Visit:
     spent: int
     """Tokens committed for prompt and answer."""
     erased: bool
+    """Whether the answer was taken back too."""
+    choices: int | None = None
+    """How many answers were allowed; None where they can't be counted."""
     auto: bool = False
+    """Whether a function answered instead of the model."""
     route: str = ""
+    """Where the answer led, in a few words: a question's name, or what was done."""
+
+    def as_data(self) -> dict[str, Any]:
+        """The visit as JSON data, as it stands in the ``note`` records of a trace."""
+        return {**asdict(self), "probs": dict(self.probs), "tokens": list(self.tokens)}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Visit:
+        """The visit that a trace's note tells of; what else the note holds is left out."""
+        known = {each.name: data[each.name] for each in fields(cls) if each.name in data}
+        return cls(**{**known, "tokens": tuple(known.get("tokens", ()))})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -240,7 +256,7 @@ class FlowDefinition:
 
         return check(self, tokenizer)
 
-    def draw(self, states: Sequence[FlowState] = ()) -> str:
+    def draw(self, states: Iterable[FlowState] = ()) -> Drawing:
         """A mermaid flowchart; with the ``states`` of runs, how often and how probably each way was taken."""
         from .drawing import draw
 

@@ -10,7 +10,7 @@ from ..errors import FlowError
 from .question import FlowDefinition, FlowQuestion, FlowState, Target, normalised
 from .routes import FlowRoute, RouteKind
 
-__all__ = ["called", "next_target", "resolved"]
+__all__ = ["called", "described", "next_target", "resolved"]
 
 MOST_STEPS = 64
 """Functions of the state that may lead to one another before it is called a circle."""
@@ -54,6 +54,27 @@ def _summary(definition: FlowDefinition, state: FlowState) -> str:
     if definition.summary_builder is not None:
         return definition.summary_builder(state)
     return "; ".join(f"{name}: {answer}" for name, answer in state.answers.items())
+
+
+def described(target: Target) -> str:
+    """A target in a few words: the name of a question, or what is done."""
+    match target:
+        case FlowQuestion():
+            return target.name
+        case FlowDefinition():
+            return target.root.name
+        case FlowRoute(kind=RouteKind.QUESTION, question=FlowQuestion() as question):
+            return question.name
+        case None | FlowRoute(kind=RouteKind.NOOP):
+            return "back to the text"
+        case str():
+            return f"message: {target}"
+        case FlowRoute(text=None):
+            return str(target.kind)
+        case FlowRoute():
+            return f"{target.kind}: {target.text}"
+        case _:
+            return f"function {getattr(target, '__name__', type(target).__name__)}"
 
 
 def _arity(fn: Callable[..., Any]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from .constraint import Constraint, Matcher
 from .deciding import decide_whole
 from .question import Decide, EraseMode, FlowDefinition, FlowQuestion, FlowState, Target, Visit, question_of
 from .routes import FlowRoute, RouteKind
-from .routing import called, next_target, resolved
+from .routing import called, described, next_target, resolved
 from .span import Phase, Span
 
 __all__ = ["Runtime"]
@@ -44,16 +44,23 @@ class Runtime:
     probs: dict[str, float] = field(default_factory=dict)
     pending: Callable[[ActionBuilder, Tokenizer, Event], Any] | None = None
     visits: dict[str, int] = field(default_factory=dict)
+    noted: int = 0
+    """How many visits of the history the trace has heard of."""
 
     # Events ------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, actions: ActionBuilder, tokenizer: Tokenizer) -> Any:
         """The answer to one event: an action, a list of them, or None."""
+        answer = None
         if isinstance(event, ForwardPass):
-            return self._on_pass(event, actions, tokenizer)
-        if isinstance(event, Added):
-            return self._on_added(event, actions, tokenizer)
-        return None
+            answer = self._on_pass(event, actions, tokenizer)
+        elif isinstance(event, Added):
+            answer = self._on_added(event, actions, tokenizer)
+        new, self.noted = self.state.history[self.noted :], len(self.state.history)
+        if not new:
+            return answer
+        notes = [actions.note(flow=self.definition.name, **visit.as_data()) for visit in new]
+        return [*notes, *([answer] if isinstance(answer, Action) else answer or [])]
 
     def _on_pass(self, event: ForwardPass, actions: ActionBuilder, tokenizer: Tokenizer) -> Any:
         if self._overruled(event):
@@ -164,8 +171,8 @@ class Runtime:
         if question.auto_answer is not None:
             given = called(question.auto_answer, "with_auto_answer", question, self.state, self.state)
             if given is not None:
-                self._record(question, str(given), {}, (), spent=0, auto=True)
-                return self._go(next_target(question, str(given), self.state), event, actions, tokenizer, n, keep)
+                following = self._record(question, str(given), {}, (), spent=0, auto=True)
+                return self._go(following, event, actions, tokenizer, n, keep)
         if (
             keep and question.scratch
         ):  # what stays must not be taken for scratch: put it back first, ask at the next pass
@@ -257,16 +264,11 @@ class Runtime:
         tokens = generated[span.prompted :]
         answer = self.answer if self.phase is Phase.ANSWERED else question.strategy.answer_of(tokenizer.decode(tokens))
         spent = len(generated) - span.begun
-        visit = self._record(question, answer, self.probs, tokens, spent=spent)
+        following = self._record(question, answer, self.probs, tokens, spent=spent)
         self.matcher, self.expected = None, None
         erased = spent if question.scratch else 0
         keep = tokens if question.erase_mode is EraseMode.PROMPT else ()
-        following = self._go(next_target(question, answer, self.state), event, actions, tokenizer, erased, keep)
-        note = actions.note(
-            flow=self.definition.name, question=question.name, answer=answer, probs=dict(visit.probs),
-            spent=spent, erased=visit.erased, next=self.question.name if self.question else str(self.phase),
-        )  # fmt: skip
-        return [note, *([following] if isinstance(following, Action) else following or [])]
+        return self._go(following, event, actions, tokenizer, erased, keep)
 
     def _record(
         self,
@@ -277,18 +279,22 @@ class Runtime:
         *,
         spent: int,
         auto: bool = False,
-    ) -> Visit:
-        erased = question.erase_mode is EraseMode.ALL
+    ) -> Target:
+        """Put an answer on record; gives where it leads."""
+        choices = question.strategy.finite()
         visit = Visit(
-            question=question.name, answer=answer, probs=probs, tokens=tokens, spent=spent, erased=erased, auto=auto
-        )
+            question=question.name, answer=answer, probs=probs, tokens=tokens, spent=spent, auto=auto,
+            erased=question.erase_mode is EraseMode.ALL, choices=None if choices is None else len(choices),
+        )  # fmt: skip
         self.state.answers[question.name] = answer
         if probs:
             self.state.answer_probs[question.name] = probs
         self.state.history.append(visit)
         for assign in question.assigns:
             called(assign, "assign", question, self.state, self.state, answer)
-        return visit
+        target = next_target(question, answer, self.state)
+        self.state.history[-1] = replace(visit, route=described(target))
+        return target
 
     # Ends --------------------------------------------------------------------------------------------------
 

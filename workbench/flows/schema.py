@@ -101,7 +101,13 @@ def _question_form(name: Any) -> dict[str, Any]:
         "branch": name,
         "auto_answer": name,
         "retry": _object({"most": {"type": "integer", "minimum": 1}, "target": target}),
-        "when": name,
+        "when": {
+            "anyOf": [
+                name,
+                _object({"after_text": name}),
+                _object({"when_unsure": {"type": "number", "minimum": 0}}),
+            ]
+        },
     }
     return _object(question, chain)
 

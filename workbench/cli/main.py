@@ -1,0 +1,63 @@
+"""The ``workbench`` program: which commands there are, and how a failure ends one."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+
+from ..errors import WorkbenchError
+from . import flow, listing, reading, running
+from .commands import AS_WRITTEN, Commands, say
+
+__all__ = ["main", "parser"]
+
+ABOUT = "List and fetch models, run one under mods and keep the trace, make a report of it, replay it."
+EPILOG = f"""\
+examples:
+  {running.RUN}
+  {reading.REPORT}
+  {reading.REPLAY}
+exit codes:
+  0    done, however the run ended
+  1    a replayed run came out different, or a flow has problems
+  2    something was wrong with what was asked, or a mod failed
+  130  interrupted by Ctrl-C; what a run had until then is printed and kept
+  141  whoever read the output closed it
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    options = parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a model may write what the terminal's encoding lacks
+        sys.stdout.reconfigure(errors="replace")
+    with warnings.catch_warnings():
+        # As a user of the command reads a warning: no file, no line of code.
+        warnings.showwarning = lambda message, *_, **__: None if options.quiet else say(f"warning: {message}")
+        try:
+            code: int = options.command(options)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            # Nobody listens any more (| head); Python's own flush at its end must not fail on it again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
+        except (WorkbenchError, ValueError, OSError) as error:
+            say(str(error))
+            return 2
+        except KeyboardInterrupt:
+            say("interrupted")
+            return 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    made = argparse.ArgumentParser(prog="workbench", description=ABOUT, epilog=EPILOG, formatter_class=AS_WRITTEN)
+    commands = Commands(made)
+    for module in (listing, running, reading, flow):
+        module.add(commands)
+    return made
