@@ -32,8 +32,7 @@ def main() -> None:
     model = load(options.model)
     torch.set_num_threads(options.threads)
     print(f"{model.name}, {options.threads} thread(s), medians of {options.rounds} alternating rounds")
-    head = ("k", "prompt", "flow: passes", "tokens", "re-runs: passes", "tokens", "tokens ratio", "time ratio", "max |dp|")
-    print(" | ".join(head))
+    print("k | prompt | flow: passes | tokens | re-runs: passes | tokens | tokens ratio | time ratio | max |dp|")
     for k in (2, 4, 8):
         for length in (32, 256):
             print(" | ".join(_row(model, WORDS[:k], length, options.rounds)))

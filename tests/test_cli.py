@@ -552,9 +552,10 @@ class TestFlow:
             1,
             "unrouted: ask: no route for 'b': say on(…, None) or then(None) if the flow shall end there\n",
         )
-        assert "prompt: ask: the prompt starts without a space" in command(
-            "flow", "check", path, "--model", "tiny-llama"
-        )[1]
+        assert (
+            "prompt: ask: the prompt starts without a space"
+            in command("flow", "check", path, "--model", "tiny-llama")[1]
+        )
 
     def test_a_run_tells_each_answer_and_keeps_them_in_the_trace(
         self, command: Command, flow_file: Path, tmp_path: Path
@@ -602,6 +603,7 @@ class TestFlow:
 
     def test_files_that_are_not_there_are_named(self, command: Command, flow_file: Path, tmp_path: Path) -> None:
         assert "nowhere.json" in command("flow", "draw", tmp_path / "nowhere.json")[2]
-        assert "nowhere.py: this is no Python file" in command(
-            "flow", "draw", flow_file, "--functions", tmp_path / "nowhere.py"
-        )[2]
+        assert (
+            "nowhere.py: this is no Python file"
+            in command("flow", "draw", flow_file, "--functions", tmp_path / "nowhere.py")[2]
+        )

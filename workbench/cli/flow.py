@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import FlowError
 from .commands import Commands
-from .loading import add_model_options, load_model
+from .loading import load_model
 from .running import add_generation_options, generate
 
 if TYPE_CHECKING:

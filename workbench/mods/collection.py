@@ -17,8 +17,10 @@ __all__ = ["Collection", "Found", "Passage"]
 
 TITLE_WEIGHT = 3
 """How often a passage's title counts beside its text: a title says what all of it is about."""
-_ASKING = ("tell", "know", "please", "explain", "say", "give", "me", "you", "i", "can", "do", "does", "did", "is", "about",
-           "what", "who", "whom", "whose", "which", "when", "where", "why", "how", "much", "many")  # fmt: skip
+_ASKING = [
+    "tell", "know", "please", "explain", "say", "give", "me", "you", "i", "can", "do", "does", "did", "is", "about",
+    "what", "who", "whom", "whose", "which", "when", "where", "why", "how", "much", "many",
+]  # fmt: skip
 """Words that a question is asked with, beside English function words: they say nothing of what it is about."""
 
 
