@@ -18,7 +18,7 @@ export PYTHONUNBUFFERED := 1
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 .PHONY: help system browser venv model lab demo test check format format-check lint types pytest \
-	contract-tl4 bench constraints clean
+	contract-tl4 bench gpu-check constraints clean
 
 help:
 	@sed -n '2,4s/^# *//p' Makefile
@@ -52,6 +52,15 @@ demo: model
 
 bench: model
 	$(PY) benchmarks/bench_engine.py
+	$(PY) benchmarks/bench_answers.py
+	$(PY) benchmarks/bench_mask.py
+	$(PY) benchmarks/bench_carry.py
+	$(PY) benchmarks/bench_mcmc.py
+	$(PY) benchmarks/bench_kernel.py
+
+# Where there is a CUDA card: is the kernel right there, and how fast; elsewhere it says that there is none.
+gpu-check: venv
+	$(PY) benchmarks/bench_kernel.py --check
 
 # --- checks ---
 

@@ -7,6 +7,8 @@ models   a checkpoint -> logits, activations, a cache that rewinds
 trace    records of what happened: in memory, on disk, as data frames
 engine   logits -> events; mods answer with actions
 flows    questions -> a mod that asks them
+carry    a model and an adapter -> a model whose middle band carries its state
+mcmc     a target power -> chains that propose and accept
 mods     ready-made mods for everyday use
 reports  a trace -> figures and a document
 cli      the ``workbench`` command

@@ -14,6 +14,8 @@
     │                               (also a ValueError)
     ├── FlowError                   a flow, a question or an answer's strategy is wrong, or can't go on
     │                               (also a ValueError)
+    ├── CarryError                  a carry can't be set up, run or trained as asked (also a ValueError)
+    ├── ChainError                  a Markov chain can't be set up, go on, or be read (also a ValueError)
     ├── ModError                    a mod raised; carries mod, event, step and the trace so far
     ├── TraceError                  a trace can't be written, read or replayed
     ├── ReportError                 a report can't be made from what it was given
@@ -32,6 +34,8 @@ from typing import Any
 
 __all__ = [
     "BudgetError",
+    "CarryError",
+    "ChainError",
     "FetchError",
     "FlowError",
     "InvalidActionError",
@@ -95,6 +99,14 @@ class InvalidActionError(WorkbenchError, ValueError):
 
 class FlowError(WorkbenchError, ValueError):
     """A flow, a question or the strategy of an answer is wrong, or a flow can't go on."""
+
+
+class CarryError(WorkbenchError, ValueError):
+    """A carry can't be set up, run or trained as asked: band, adapter, pause token, spans or model."""
+
+
+class ChainError(WorkbenchError, ValueError):
+    """A Markov chain over texts can't be set up as asked, can't go on exactly, or can't be read from disk."""
 
 
 class ModError(WorkbenchError):

@@ -250,7 +250,9 @@ def test_one_leading_space_is_allowed_where_wished_and_never_two(name: str) -> N
 @settings(max_examples=50)
 @given(
     st.lists(
-        st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8).filter(str.strip),
+        st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8).filter(
+            lambda text: text.strip() and "<" not in text  # which may begin a mark of the format
+        ),
         min_size=1, max_size=5, unique_by=lambda s: s.strip().casefold(),
     ),
     st.booleans(),

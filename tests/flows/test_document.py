@@ -430,7 +430,7 @@ def deep(levels: int) -> Any:
         (lambda: "q", "a FlowDefinition or a FlowQuestion is needed, got 'q'"),
         (lambda: question().branch(len), r"question 'q': branch: the function len is not registered.*@flow_function"),
         (lambda: question().on("yes", lambda state: None), r"question 'q': on\('yes'\): the function .*lambda"),
-        (lambda: question().on("yes", 3), r"question 'q': on\('yes'\): 3 is no target"),
+        (lambda: question().on("yes", 3), r"question 'q': on\('yes'\) can't lead to 3"),
         (lambda: question().then(route_tool(print)), r"question 'q': then: route_tool: the function print is not"),
         (lambda: question().then(route_tool({1: 2})), r"payload: got 1; a JSON object's keys are strings"),
         (lambda: question().then(route_tool((1,))), r"payload: got a tuple; a flow file holds JSON data only"),

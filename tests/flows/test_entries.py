@@ -119,4 +119,6 @@ class TestStatesOfATrace:
         with pytest.raises(ValueError, match="several flows: choose one of 'one', 'two'"):
             states_of(result.trace)
         assert [visit.question for visit in states_of(result.trace, "two")["r0"].history] == ["two"]
-        assert states_of(result.trace, "three") == {}
+        with pytest.raises(ValueError, match="no flow 'three'; it tells of 'one', 'two'"):
+            states_of(result.trace, "three")
+        assert states_of(Session(model).generate("a", max_new_tokens=1).trace, "three") == {}

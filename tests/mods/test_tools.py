@@ -64,7 +64,7 @@ class TestSums:
         assert (found.expression, found.result_text) == (expression, value)
 
     @pytest.mark.parametrize(
-        "question", ["", "I have 3 apples", "2026-12-24", "what a time", "x1 + y", "9**9**9", "1/0"]
+        "question", ["", "I have 3 apples", "2026-12-24", "what a time", "x1 + y", "9**9**9", "1/0", "call 555-1234"]
     )
     def test_where_there_is_no_sum_there_is_none(self, question: str) -> None:
         assert find_sum(question) is None
@@ -129,6 +129,10 @@ class TestCollection:
         with pytest.raises(ValueError, match="a collection is JSON of the form"):
             Collection.load(path)
 
+    def test_a_collection_without_words_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="no passage has a word to search by"):
+            Collection([Passage(title="the", text="and of it")])
+
     def test_an_empty_collection_is_refused(self) -> None:
         with pytest.raises(ValueError, match="at least one passage"):
             Collection([])
@@ -149,6 +153,11 @@ class TestCalendar:
             ("on 30 November 2026", "Today is Monday, 30 November 2026."),
             ("31 February 2027", "Today is Monday, 30 November 2026."),
             ("31 February", "Today is Monday, 30 November 2026."),
+            ("When is Christmas Eve?", "Thursday, 24 December 2026 is 24 days away."),
+            ("and New Year\u2019s Eve", "Thursday, 31 December 2026 is 31 days away."),
+            ("the day after tomorrow", "Wednesday, 2 December 2026 is 2 days away."),
+            ("You may 3 times", "Today is Monday, 30 November 2026."),
+            ("Sept 5", "Sunday, 5 September 2027 is 279 days away."),
         ],
     )
     def test_it_says_today_and_how_far_another_day_is(self, question: str, told: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.util
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,7 @@ def _run(options: argparse.Namespace) -> int:
     from ..flows import FlowEngine
 
     engine = FlowEngine(_flow(options))
-    return generate(options, lambda model: [engine.as_mod()], functools.partial(_told, engine))
+    return generate(options, [engine.as_mod()], functools.partial(_told, engine))
 
 
 def _draw(options: argparse.Namespace) -> int:
@@ -80,15 +81,23 @@ def _flow(options: argparse.Namespace) -> FlowDefinition:
 
     for path in options.functions:
         _run_python(path)
-    return FlowDefinition.from_json(options.file.read_text("utf-8"))
+    try:
+        return FlowDefinition.from_json(options.file.read_text("utf-8"))
+    except UnicodeDecodeError as error:
+        raise FlowError(f"{options.file} is no flow file: it is not UTF-8 text ({error})") from None
 
 
 def _run_python(path: Path) -> None:
     """Run a file that the user named for it. What a flow file says never leads here."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(f"functions_of_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
         raise FlowError(f"--functions {path}: this is no Python file; give one that uses @flow_function")
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses and others look up their own module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise FlowError(f"--functions {path} raised {type(error).__name__}: {error}") from error
 
 
 def _told(engine: FlowEngine, result: Result) -> str:

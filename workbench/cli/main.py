@@ -10,12 +10,12 @@ import warnings
 from collections.abc import Sequence
 
 from ..errors import WorkbenchError
-from . import flow, listing, reading, running
+from . import carry, chains, flow, listing, reading, running
 from .commands import AS_WRITTEN, Commands, say
 
 __all__ = ["main", "parser"]
 
-ABOUT = "List and fetch models, run one under mods and keep the trace, make a report of it, replay it."
+ABOUT = "Run a model under mods, flows, carried states or chains, keep what happened, report and replay it."
 EPILOG = f"""\
 examples:
   {running.RUN}
@@ -58,6 +58,6 @@ def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
     made = argparse.ArgumentParser(prog="workbench", description=ABOUT, epilog=EPILOG, formatter_class=AS_WRITTEN)
     commands = Commands(made)
-    for module in (listing, running, reading, flow):
+    for module in (listing, running, reading, flow, carry, chains):
         module.add(commands)
     return made

@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from ..engine import Mod, Result
     from ..models import HookedModel
 
-__all__ = ["RUN", "RUN_JSON", "add", "add_generation_options", "generate"]
+__all__ = [
+    "RUN",
+    "RUN_JSON",
+    "add",
+    "add_generation_options",
+    "add_prompt_options",
+    "generate",
+    "prompt_of",
+    "prompt_text",
+    "refuse_used",
+]
 
 RESIDUAL = "blocks.*.hook_resid_post"
 RUN = 'workbench run --prompt "What is 17 * 23?" --mod calculator --seed 0 --out runs/sum'
@@ -37,15 +47,17 @@ def add(commands: Commands) -> None:
 def add_generation_options(run: argparse.ArgumentParser) -> None:
     """The options of a command that generates."""
     add = run.add_argument
-    add("--prompt", required=True, help="what to say; - reads standard input, less its last newline")
-    add("--raw", action="store_true", help="feed the prompt as it is, without the chat template")
-    add("--system", help="a system message before the prompt")
+    add_prompt_options(run)
     add("--seed", type=int, help="same seed, same tokens; drawn and recorded if left out")
     add("--temperature", type=float, default=1.0, metavar="T", help="0 takes the likeliest token (default 1)")
     add("--top-k", type=int, default=0, metavar="K", help="draw among the K likeliest tokens (default 0: all)")
     add("--top-p", type=float, default=1.0, metavar="P", help="draw among the likeliest of mass P (default 1)")
     add("--stop", action="append", default=[], metavar="TEXT", help="end once this is written; may be repeated")
     add("--max-new-tokens", type=int, default=128, metavar="N", help="longest output (default 128)")
+    add(
+        "--max-forward-tokens", type=int, metavar="N", help="most tokens fed, questions and retries included, before "
+        "the run ends as over budget (default 64 for each output token)",
+    )  # fmt: skip
     keep = run.add_mutually_exclusive_group()
     keep.add_argument("--capture", action="append", metavar="HOOK", help=f"hooks to keep (default {RESIDUAL})")
     keep.add_argument("--no-capture", action="store_true", help="keep no activations")
@@ -59,33 +71,47 @@ def _run(options: argparse.Namespace) -> int:
 
     # All that can be wrong is looked at before the model: a typing error should not cost its load.
     mods = [parse(spec) for spec in options.mod]
-    return generate(options, lambda model: mods)
+    return generate(options, mods)
+
+
+def refuse_used(directory: Path | None, way_out: str = "choose another directory or pass --overwrite") -> None:
+    """Refuse a directory that holds something, before a model is loaded."""
+    if directory and directory.is_dir() and any(directory.iterdir()):
+        raise TraceError(f"{directory} already holds files: {way_out}")
+
+
+def add_prompt_options(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """The options that say what the model is given."""
+    add = parser.add_argument
+    add("--prompt", required=required, help="what to say; - reads standard input, less its last newline")
+    add("--raw", action="store_true", help="feed the prompt as it is, without the chat template")
+    add("--system", help="a system message before the prompt")
 
 
 def generate(
     options: argparse.Namespace,
-    mods: Callable[[HookedModel], Sequence[Mod]],
+    mods: Sequence[Mod],
     tell_more: Callable[[Result], str] | None = None,
 ) -> int:
-    """Generate as the options say, under what ``mods(model)`` gives; the exit code comes back.
+    """Generate as the options say, under ``mods``; the exit code comes back.
 
     ``tell_more`` says what else is to be told of the result.
     """
     from ..engine import SamplingParams, Session
 
     sampling = SamplingParams(**{name: getattr(options, name) for name in ("temperature", "top_k", "top_p", "stop")})
-    text = _prompt_text(options)
-    if options.out and not options.overwrite and options.out.is_dir() and any(options.out.iterdir()):
-        raise TraceError(f"{options.out} already holds files: choose another directory or pass --overwrite")
+    text = prompt_text(options)
+    refuse_used(None if options.overwrite else options.out)
     model = load_model(options, options.model, options.backend or "bridge")
     capture = None if options.no_capture else options.capture or RESIDUAL
     tell = functools.partial(print, file=io.StringIO() if options.quiet else sys.stderr)
     screen = Screen(model.tokenizer) if sys.stdout.isatty() and not options.quiet else None
-    session = Session(model, mods(model), capture=capture, on_interrupt="return", sinks=[screen] if screen else [])
+    session = Session(model, mods, capture=capture, on_interrupt="return", sinks=[screen] if screen else [])
     try:
         result = session.generate(
-            _prompt(text, options, model), max_new_tokens=options.max_new_tokens, sampling=sampling,
+            prompt_of(options, model, text), max_new_tokens=options.max_new_tokens, sampling=sampling,
             seed=options.seed, save=options.out, overwrite=options.overwrite,
+            max_forward_tokens=options.max_forward_tokens,
         )  # fmt: skip
         print(screen.rest() if screen else result.text)
         tell(*([tell_more(result)] if tell_more else []), _summary(result), sep="\n")
@@ -95,14 +121,16 @@ def generate(
     return 130 if result.reason == "interrupted" else 0
 
 
-def _prompt_text(options: argparse.Namespace) -> str:
+def prompt_text(options: argparse.Namespace) -> str:
+    """What ``--prompt`` says; asked for before a model is loaded, since it may be empty."""
     text: str = sys.stdin.read().removesuffix("\n") if options.prompt == "-" else options.prompt
     if not (text if options.raw else text.strip()):
         raise PromptError("the prompt is empty: give --prompt some text, or - and text on standard input")
     return text
 
 
-def _prompt(text: str, options: argparse.Namespace, model: HookedModel) -> Any:
+def prompt_of(options: argparse.Namespace, model: HookedModel, text: str) -> Any:
+    """The prompt that ``text`` makes: chat messages, or raw text where that is wanted or all there is."""
     if options.raw or not model.tokenizer.has_chat_template:
         if options.system:
             raise ValueError("--system needs a chat: leave out --raw, or use a model with a chat template")

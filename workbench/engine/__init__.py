@@ -1,6 +1,6 @@
 """Logits come in, events go out to mods, and what the mods answer is carried out exactly."""
 
-from .actions import Action, ActionBuilder
+from .actions import Action, ActionBuilder, ForceTokens
 from .events import (
     Added,
     Event,
@@ -26,6 +26,7 @@ __all__ = [
     "Answer",
     "Event",
     "Finished",
+    "ForceTokens",
     "ForwardPass",
     "FunctionMod",
     "Handler",

@@ -29,7 +29,7 @@ class Conductor:
         self.warn = self.dispatch.warn
 
     def view(self, request: Request) -> RequestView:
-        return RequestView(request, self.model.tokenizer, self.scorer)
+        return RequestView(request, self.model.tokenizer, self.scorer, self.model.n_ctx)
 
     def settle(self, request: Request, decision: Decision, score: Callable[[int], float] | None = None) -> None:
         """Carry out a structural action, and those that the resulting Added events are answered with.
@@ -37,6 +37,7 @@ class Conductor:
         ``score`` gives the raw log-probability of a token at the present end of the sequence.
         """
         while decision.structural is not None and request.alive:
+            request.author = decision.owner
             decision = self._carry_out(request, decision, score)
             score = None
 
@@ -81,12 +82,14 @@ class Conductor:
         room = self.model.n_ctx - len(request.tokens) if provisional else request.room
         fitting = tokens[: max(room, 0)]
         if scratch and fitting and request.scratch_from is None:
-            request.scratch_from = len(request.tokens)
+            request.scratch_from, request.scratch_owner = len(request.tokens), request.author
         if len(fitting) < len(tokens):
             note = f"{len(tokens) - len(fitting)} of {len(tokens)} tokens cut by {limit}"
             self.emit(request, WARNING, len(request.tokens), mod=by, data={"message": note})
         if not fitting:
             return Decision()
+        if origin == "sampled":
+            request.author = None
         position = len(request.tokens)
         first = None if score is None else score(fitting[0])
         request.append(fitting, first)

@@ -35,7 +35,7 @@ from .actions import (
 from .checks import Limits, checked
 from .edits import make_edit
 from .emit import Emitter
-from .events import Event, ForwardPass, Prefilled
+from .events import Added, Event, ForwardPass, Prefilled, Sampled
 from .interrupts import StopFlag
 from .request import BoundMod, Request
 
@@ -52,6 +52,8 @@ class Decision:
     structural: Structural | None = None
     by: str | None = None
     """The mod whose structural action won."""
+    owner: BoundMod | None = None
+    """The same, in this request."""
     logits: Tensor | None = None
     """Logits as edited, or None if nobody did."""
     token_temp: float | None = None
@@ -89,7 +91,17 @@ class Dispatch:
             for bound, action, status, took in taken:
                 moot = isinstance(action, AdjustLogits) and decision.structural is not None
                 self._note_action(request, event, bound, action, "shadowed" if moot else status, took)
+        if not closing and decision.structural is None and isinstance(event, (ForwardPass, Sampled, Added)):
+            self._pay_scratch(request, decision)
         return decision
+
+    @staticmethod
+    def _pay_scratch(request: Request, decision: Decision) -> None:
+        """Take back what a mod promised to take back and, being disabled since, no longer can."""
+        owner = request.scratch_owner
+        if request.scratch_from is not None and owner is not None and owner.disabled:
+            decision.structural = Backtrack(n=len(request.tokens) - request.scratch_from)
+            decision.by, decision.owner = owner.mod.name, owner
 
     def _answer(self, request: Request, bound: BoundMod, event: Event, so_far: Decision) -> list[Action]:
         """One mod's checked answer. A mod that raises changes nothing."""
@@ -129,6 +141,8 @@ class Dispatch:
                 text=self.model.tokenizer.decode(changed.tokens),
                 max_new_tokens=changed.max_steps or event.max_new_tokens,
             )
+        if isinstance(event, Added):
+            return replace(event, state=bound.state, mine=request.author is bound)
         return replace(event, state=bound.state)
 
     def _failed(self, request: Request, bound: BoundMod, event: Event, error: Exception) -> None:
@@ -196,7 +210,7 @@ class Dispatch:
             case ForceTokens() | Backtrack() | ForceOutput() | ToolCalls() | EmitError():
                 if decision.structural is not None:
                     return "shadowed"
-                decision.structural, decision.by = action, bound.mod.name
+                decision.structural, decision.by, decision.owner = action, bound.mod.name, bound
             case _:
                 raise AssertionError(action)
         return "applied"

@@ -13,6 +13,7 @@ from ..models import Message, Tokenizer
 
 if TYPE_CHECKING:
     from .request import Request
+    from .sampling import SamplingParams
 
 __all__ = ["Added", "Event", "Finished", "ForwardPass", "Prefilled", "Removed", "RequestView", "Sampled", "Scored"]
 
@@ -33,12 +34,13 @@ Scorer: TypeAlias = "Callable[[Request, Sequence[Sequence[int]]], list[Scored]]"
 class RequestView:
     """A look at a request as it stands right now (not as it stood when an event was made)."""
 
-    __slots__ = ("_request", "_scorer", "_tokenizer")
+    __slots__ = ("_n_ctx", "_request", "_scorer", "_tokenizer")
 
-    def __init__(self, request: Request, tokenizer: Tokenizer, scorer: Scorer) -> None:
+    def __init__(self, request: Request, tokenizer: Tokenizer, scorer: Scorer, n_ctx: int) -> None:
         self._request = request
         self._tokenizer = tokenizer
         self._scorer = scorer
+        self._n_ctx = n_ctx
 
     @property
     def max_new_tokens(self) -> int:
@@ -50,9 +52,19 @@ class RequestView:
         return self._request.room
 
     @property
+    def context_left(self) -> int:
+        """How many more tokens the model's context holds, scratch included."""
+        return self._n_ctx - len(self._request.tokens)
+
+    @property
     def scratch(self) -> bool:
         """Whether a mod is thinking aloud: tokens stand in the text that it promised to take back."""
         return self._request.scratch_from is not None
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """How tokens are drawn."""
+        return self._request.sampling
 
     @property
     def temperature(self) -> float:
@@ -187,6 +199,8 @@ class Added(Event):
     origin: str
     """``sampled``, ``forced``, or ``reinjected`` (given along with a backtrack)."""
     text: str
+    mine: bool = False
+    """Whether an action of the mod that hears this put them there."""
 
     @property
     def added_tokens(self) -> tuple[int, ...]:

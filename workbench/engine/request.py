@@ -71,6 +71,10 @@ class Request:
     active: tuple[ActiveEdit, ...] = ()
     edits_made: list[ActiveEdit] = field(default_factory=list)
     warned: set[str] = field(default_factory=set)
+    author: BoundMod | None = None
+    """The mod whose action is being carried out; None for a drawn token."""
+    scratch_owner: BoundMod | None = None
+    """The mod that began what stands as scratch."""
     scratch_from: int | None = None
     """Position of the first token that a mod promised to take back; what follows it is provisional too."""
     stop_checked: int = 0

@@ -5,8 +5,9 @@ from .constraint import Constraint, Matcher
 from .drawing import Drawing
 from .engine import FlowEngine
 from .entries import AfterText, WhenUnsure, after_text, when_unsure
-from .functions import flow_function, registered
-from .question import Decide, EraseMode, FlowDefinition, FlowQuestion, FlowState, Visit
+from .functions import flow_function, registered, registered_functions
+from .layout import layout, outline
+from .question import Decide, EraseMode, FlowDefinition, FlowQuestion
 from .recorded import states_of
 from .routes import (
     FlowRoute,
@@ -19,6 +20,7 @@ from .routes import (
     route_tool,
 )
 from .schema import json_schema
+from .state import FlowState, Visit
 from .strategies import (
     CharsMode,
     CharsStrat,
@@ -59,7 +61,10 @@ __all__ = [
     "after_text",
     "flow_function",
     "json_schema",
+    "layout",
+    "outline",
     "registered",
+    "registered_functions",
     "route_message",
     "route_noop",
     "route_output",

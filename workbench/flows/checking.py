@@ -21,7 +21,7 @@ LONGEST_LOOP = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One finding. ``kind`` is duplicate, unreachable, unrouted, collision, endless or prompt."""
+    """One finding. ``kind`` is duplicate, unreachable, unrouted, collision, entry, endless or prompt."""
 
     question: str
     kind: str
@@ -42,6 +42,9 @@ def check(flow: FlowDefinition | FlowQuestion, tokenizer: Tokenizer | None = Non
     for question in questions:
         found.extend(_unrouted(question))
         found.extend(_collisions(question))
+        if question.entry is not None and question is not root:
+            message = f"its when() is never asked: a flow enters at its root, {root.name!r}; put it there"
+            found.append(Problem(question=question.name, kind="entry", message=message))
         if tokenizer is not None:
             found.extend(_prompt(question, tokenizer))
     return [*found, *_endless(questions)]
@@ -64,7 +67,7 @@ def _unreachable(questions: list[FlowQuestion], root: FlowQuestion) -> Iterator[
 
 def _unrouted(question: FlowQuestion) -> Iterator[Problem]:
     """Some answers have a route, others nothing: an answer may have been forgotten."""
-    without = _uncovered(question)
+    without = _uncovered(question)[:8]
     if without and question.routes and not question.has_fallback and question.brancher is None:
         answers = ", ".join(map(repr, without))
         message = f"no route for {answers}: say on(…, None) or then(None) if the flow shall end there"
@@ -73,7 +76,8 @@ def _unrouted(question: FlowQuestion) -> Iterator[Problem]:
 
 def _uncovered(question: FlowQuestion) -> list[str]:
     """Those of finitely many answers that no ``on`` names."""
-    return [answer for answer in question.strategy.finite() or () if normalised(answer) not in question.routes]
+    answers = _listed(question.strategy) if isinstance(question.strategy, ChoicesStrat) else question.strategy.finite()
+    return [answer for answer in answers or () if normalised(answer) not in question.routes]
 
 
 def _collisions(question: FlowQuestion) -> Iterator[Problem]:

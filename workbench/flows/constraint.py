@@ -23,7 +23,7 @@ from ..models import Tokenizer
 from ..shapes import Mask
 from .strategies import ChoicesStrat, Strategy, grammar_of
 
-__all__ = ["Constraint", "Matcher"]
+__all__ = ["Constraint", "Matcher", "check_spelling"]
 
 Value = TypeVar("Value")
 
@@ -85,7 +85,7 @@ class Constraint:
         self._ll = vocabulary.ll
         self._grammar = grammar_of(strategy, leading_space=leading_space)
         if isinstance(strategy, ChoicesStrat):
-            _check_spelling(strategy.choices, tokenizer, vocabulary)
+            check_spelling(strategy.choices, tokenizer)
         if not self.start().can_continue:
             raise FlowError(f"no token can begin an answer to {_named(strategy)}: nothing fits it but an empty text")
 
@@ -266,8 +266,12 @@ def _compile(ll: Any, grammar: str) -> Any:
     return matcher
 
 
-def _check_spelling(choices: Sequence[str], tokenizer: Tokenizer, vocabulary: _Vocabulary) -> None:
-    """Refuse a choice whose own tokens a mask would not let through."""
+def check_spelling(choices: Sequence[str], tokenizer: Tokenizer) -> None:
+    """Look whether the tokenizer reads every choice as text.
+
+    :raises FlowError: one holds a mark such as ``<eos>``, or bytes that no token has.
+    """
+    vocabulary = _vocabularies.get(tokenizer.fingerprint, lambda: _read(tokenizer))
     for choice in choices:
         tokens = tokenizer.encode(choice)
         if marks := [token for token in tokens if not vocabulary.is_text[token]]:

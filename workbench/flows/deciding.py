@@ -10,7 +10,7 @@ import torch
 
 from ..engine import ForwardPass, Scored
 from ..models import Tokenizer
-from .constraint import Constraint
+from .constraint import Constraint, check_spelling
 from .strategies import ChoicesStrat
 
 __all__ = ["Decided", "decide_whole"]
@@ -35,6 +35,7 @@ def decide_whole(event: ForwardPass, choices: Sequence[str], tokenizer: Tokenize
     """
     forms = [[lead + choice for choice in choices] for lead in ("", " ")]
     tails = [tokenizer.encode(text) for form in forms for text in form]
+    check_spelling(choices, tokenizer)
     scored = event.request.score(tails)
     size = len(choices)
     totals = []

@@ -45,6 +45,7 @@ def from_json(text: str) -> FlowDefinition:
     for nested in read.flows.values():
         nested.questions = FlowDefinition(nested.name, nested.root).questions
     flow.questions = questions
+    flow.positions = {name: (x, y) for name, (x, y) in document.get("positions", {}).items()}
     return flow
 
 
@@ -135,6 +136,10 @@ def _condition(data: Mapping[str, Any], where: str) -> Callable[..., Any] | None
         return CONDITIONS[kind](value)
 
 
+MOST_FLOWS = 64
+"""Nested flows of a document."""
+
+
 class _Targets:
     """Targets by what a document says of them; questions are shared, so that loops close."""
 
@@ -171,6 +176,8 @@ class _Targets:
 
     def flow(self, data: Mapping[str, Any], where: str) -> FlowDefinition:
         key = (data["name"], data["root"], data.get("summary"))
+        if key not in self.flows and len(self.flows) >= MOST_FLOWS:
+            raise FlowError(f"{where}: the document nests more than {MOST_FLOWS} flows; link questions instead")
         if key not in self.flows:
             root = self.question(data["root"], f"{where}.root")
             self.flows[key] = FlowDefinition(data["name"], root, _function(data, "summary", where))
@@ -181,7 +188,7 @@ class _Targets:
 
 
 def to_json(flow: FlowDefinition | FlowQuestion, positions: Mapping[str, tuple[float, float]] | None = None) -> str:
-    """The flow as a JSON document, the same text every time; ``positions`` are for an editor.
+    """The flow as a JSON document, the same text every time; ``positions`` in place of the flow's own.
 
     :raises FlowError: a function is not registered, something is no data, or two questions share a name.
     """
@@ -201,8 +208,9 @@ def as_document(
     document: dict[str, Any] = {"format": FORMAT, "name": flow.name, "root": flow.root.name}
     document |= _named("summary", flow.summary_builder, f"flow {flow.name!r}: summary_builder")
     document["questions"] = [_question_data(question) for question in questions]
-    if positions:
-        document["positions"] = {name: list(positions[name]) for name in sorted(positions)}
+    placed = flow.positions if positions is None else positions
+    if placed:
+        document["positions"] = {name: list(placed[name]) for name in sorted(placed)}
     check_document(document)
     return document
 

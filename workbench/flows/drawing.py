@@ -8,8 +8,9 @@ from statistics import fmean
 from typing import Any
 
 from .document import questions_of
-from .question import FlowDefinition, FlowQuestion, FlowState, Target, normalised, question_of
+from .question import FlowDefinition, FlowQuestion, Target, normalised, question_of
 from .routing import described
+from .state import FlowState
 
 __all__ = ["Drawing", "draw"]
 

@@ -8,8 +8,9 @@ from typing import Any
 from ..engine import ActionBuilder, Event, FunctionMod, mod
 from ..errors import FlowError
 from ..models import Tokenizer
-from .question import FlowDefinition, FlowQuestion, FlowState
+from .question import FlowDefinition, FlowQuestion
 from .runtime import Runtime
+from .state import FlowState
 
 __all__ = ["FlowEngine"]
 
@@ -35,6 +36,7 @@ class FlowEngine:
             raise FlowError(f"entry_question must be a FlowQuestion or a FlowDefinition, got {entry_question!r}")
         if max_visits < 1:
             raise FlowError(f"max_visits must be 1 or more, got {max_visits}")
+        entry_question.check_names()
         self.definition = entry_question
         self.max_visits = max_visits
         self.states: OrderedDict[str, FlowState] = OrderedDict()

@@ -18,6 +18,21 @@ SEARCH_SECONDS = 0.1
 """Longest search for a pattern in one pass: a pattern of a flow file may be made to take for ever."""
 
 
+LONGEST_PATTERN = 300
+MOST_REPEATS = 2000
+"""A compiled pattern may hold a part as often as its counted repeats, multiplied, say."""
+_COUNTED = regex.compile(r"\{(\d*)(?:,(\d*))?[^}]*\}")
+
+
+def _size(pattern: str) -> int:
+    """How often the counted repeats of a pattern may repeat a part, if all stand inside one another."""
+    product = 1
+    for low, high in _COUNTED.findall(pattern):
+        largest = max(int(low[:9] or 0), int(high[:9] or 0))
+        product = min(product * max(largest, 1), 10**12)
+    return product
+
+
 @dataclass(frozen=True, slots=True)
 class AfterText:
     """The generated text contains a match of a regular expression.
@@ -31,9 +46,14 @@ class AfterText:
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str) or not self.pattern:
             raise FlowError(f"after_text needs a regular expression, got {self.pattern!r}")
+        if len(self.pattern) > LONGEST_PATTERN or _size(self.pattern) > MOST_REPEATS:
+            raise FlowError(
+                f"after_text: {self.pattern[:60]!r}… is too large: at most {LONGEST_PATTERN} characters, and counted "
+                f"repeats that make at most {MOST_REPEATS} together"
+            )
         try:
             compiled = regex.compile(self.pattern)
-        except regex.error as error:
+        except (regex.error, RecursionError, OverflowError) as error:
             raise FlowError(f"after_text: {self.pattern[:200]!r} is no regular expression: {error}") from None
         object.__setattr__(self, "_compiled", compiled)
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ..errors import FlowError, did_you_mean
 
-__all__ = ["flow_function", "name_of", "registered"]
+__all__ = ["flow_function", "name_of", "registered", "registered_functions"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -54,6 +54,11 @@ def registered(name: str) -> Callable[..., Any]:
             f"Put @flow_function({name!r}) above it and run that first."
         )
     return _FUNCTIONS[name]
+
+
+def registered_functions() -> dict[str, Callable[..., Any]]:
+    """Every registered function by its name, sorted: what a flow file may refer to."""
+    return dict(sorted(_FUNCTIONS.items()))
 
 
 def name_of(fn: Callable[..., Any]) -> str | None:

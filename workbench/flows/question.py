@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import FlowError, did_you_mean
+from .arity import arity
 from .routes import FlowRoute
-from .strategies import ChoicesStrat, Strategy
+from .state import FlowState
+from .strategies import KNOWN_STRATEGIES, ChoicesStrat, Strategy
 
 if TYPE_CHECKING:
     from ..models import Tokenizer
     from .checking import Problem
     from .drawing import Drawing
 
-__all__ = [
-    "Decide",
-    "EraseMode",
-    "FlowDefinition",
-    "FlowQuestion",
-    "FlowState",
-    "Target",
-    "Visit",
-    "normalised",
-]
+__all__ = ["Decide", "EraseMode", "FlowDefinition", "FlowQuestion", "Target", "normalised", "question_of"]
 
 
 class EraseMode(StrEnum):
@@ -46,49 +39,6 @@ class Decide(StrEnum):
 Target: TypeAlias = "FlowQuestion | FlowRoute | FlowDefinition | str | Callable[..., Any] | None"
 """A question, a route, a flow (its root), a message (text), None (back to normal generation), a function
 ``fn(state) -> Target``, or a function ``fn(state, actions, tokenizer) -> action``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
-    """One question asked once: what came of it, as a trace or a drawing may tell it."""
-
-    question: str
-    answer: str
-    probs: Mapping[str, float]
-    """Probability of every choice, if the choices were finite."""
-    tokens: tuple[int, ...]
-    """The answer's token ids as they were generated."""
-    spent: int
-    """Tokens committed for prompt and answer."""
-    erased: bool
-    """Whether the answer was taken back too."""
-    choices: int | None = None
-    """How many answers were allowed; None where they can't be counted."""
-    auto: bool = False
-    """Whether a function answered instead of the model."""
-    route: str = ""
-    """Where the answer led, in a few words: a question's name, or what was done."""
-
-    def as_data(self) -> dict[str, Any]:
-        """The visit as JSON data, as it stands in the ``note`` records of a trace."""
-        return {**asdict(self), "probs": dict(self.probs), "tokens": list(self.tokens)}
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Visit:
-        """The visit that a trace's note tells of; what else the note holds is left out."""
-        known = {each.name: data[each.name] for each in fields(cls) if each.name in data}
-        return cls(**{**known, "tokens": tuple(known.get("tokens", ()))})
-
-
-@dataclass(slots=True, kw_only=True)
-class FlowState:
-    """What a flow knows in one request. ``data`` is for the user's own functions."""
-
-    request_id: str
-    answers: dict[str, str] = field(default_factory=dict)
-    answer_probs: dict[str, dict[str, float]] = field(default_factory=dict)
-    data: dict[str, Any] = field(default_factory=dict)
-    history: list[Visit] = field(default_factory=list)
 
 
 Assign: TypeAlias = Callable[[FlowState, str], Any]
@@ -121,6 +71,13 @@ class FlowQuestion:
             raise FlowError(f"a question needs a name, got {name!r}")
         if not isinstance(prompt, str) or not prompt:
             raise FlowError(f"question {name!r} needs a prompt, got {prompt!r}")
+        if isinstance(responses, str):
+            raise FlowError(f"question {name!r}: responses is a list of answers, got the text {responses!r}")
+        if strategy is not None and not isinstance(strategy, KNOWN_STRATEGIES):
+            raise FlowError(
+                f"question {name!r}: strategy is one of the strategies of workbench.flows, such as "
+                f"RegexStrat('[0-9]+'), got {strategy!r}; a list of answers goes into responses=[…]"
+            )
         if (responses is None) == (strategy is None):
             raise FlowError(f"question {name!r}: give its answers either as responses=[…] or as strategy=…")
         self.name = name
@@ -143,22 +100,22 @@ class FlowQuestion:
     def on(self, answer: str, target: Target) -> FlowQuestion:
         """Where one answer leads; compared without case and surrounding space."""
         key = normalised(answer)
-        finite = self.strategy.finite()
+        finite = self.strategy.choices if isinstance(self.strategy, ChoicesStrat) else self.strategy.finite()
         if finite is not None and key not in map(normalised, finite):
             raise FlowError(
                 f"question {self.name!r} can't be answered {answer!r}; its answers are "
-                f"{', '.join(map(repr, finite))}.{did_you_mean(answer, finite)}"
+                f"{', '.join(map(repr, finite[:64]))}.{did_you_mean(answer, finite)}"
             )
         if key in self.routes:
             raise FlowError(f"question {self.name!r}: answer {answer!r} leads somewhere already")
-        self.routes[key] = target
+        self.routes[key] = _target(target, f"question {self.name!r}: on({answer!r})")
         return self
 
     def then(self, target: Target) -> FlowQuestion:
         """Where every other answer leads."""
         if self.has_fallback:
             raise FlowError(f"question {self.name!r} has a then() or otherwise() already")
-        self.fallback, self.has_fallback = target, True
+        self.fallback, self.has_fallback = _target(target, f"question {self.name!r}: then"), True
         return self
 
     otherwise = then
@@ -182,13 +139,24 @@ class FlowQuestion:
         """After ``most`` visits in one request, go to ``target`` instead of asking again."""
         if not isinstance(most, int) or most < 1:
             raise FlowError(f"question {self.name!r}: retry needs a number of visits of at least 1, got {most!r}")
-        self.retries = (most, target)
+        self.retries = (most, _target(target, f"question {self.name!r}: retry"))
         return self
 
     def when(self, predicate: Callable[[Any], bool]) -> FlowQuestion:
         """Where in the generation the flow enters here: ``predicate(event)`` on each ForwardPass (default: at once)."""
         self.entry = _function(predicate, f"question {self.name!r}: when")
         return self
+
+    def checked_answer(self, answer: Any) -> str:
+        """An answer that a function gave.
+
+        :raises FlowError: it is no text, or none of the answers where these can be listed.
+        """
+        finite = self.strategy.finite()
+        if not isinstance(answer, str) or (finite is not None and normalised(answer) not in map(normalised, finite)):
+            allowed = "a text" if finite is None else ", ".join(map(repr, finite))
+            raise FlowError(f"question {self.name!r}: with_auto_answer gave {answer!r}; the answers are {allowed}")
+        return answer
 
     @property
     def scratch(self) -> bool:
@@ -215,6 +183,13 @@ class FlowDefinition:
     :raises FlowError: two different questions of one name are reachable.
     """
 
+    def check_names(self) -> None:
+        """Look again whether names are unique, since questions may have been linked after the flow was made.
+
+        :raises FlowError: they are not.
+        """
+        _reachable(self.root)
+
     def __init__(
         self, name: str, root: FlowQuestion, summary_builder: Callable[[FlowState], str] | None = None
     ) -> None:
@@ -222,6 +197,8 @@ class FlowDefinition:
         self.root = root
         self.summary_builder = summary_builder
         self.questions = _reachable(root)
+        self.positions: dict[str, tuple[float, float]] = {}
+        """Where an editor shows each question, x and y by name; empty where nobody placed any."""
 
     # The forms below live beside this module; they are looked up when called, since they build on it.
 
@@ -309,4 +286,18 @@ def _mode(kind: type[StrEnum], value: str, what: str) -> Any:
 def _function(fn: Any, what: str) -> Any:
     if not callable(fn):
         raise FlowError(f"{what} needs a function, got {fn!r}")
+    if inspect.iscoroutinefunction(fn):
+        raise FlowError(f"{what} needs a plain function, got the async {fn!r}")
     return fn
+
+
+def _target(target: Any, what: str) -> Any:
+    if target is None or isinstance(target, (FlowQuestion, FlowRoute, FlowDefinition, str)):
+        return target
+    if callable(target) and not inspect.iscoroutinefunction(target) and not isinstance(target, type):
+        arity(target)
+        return target
+    raise FlowError(
+        f"{what} can't lead to {target!r}: it may be a question, a route, a flow, a text, None, or a plain function of "
+        "(state) or (state, actions, tokenizer)"
+    )

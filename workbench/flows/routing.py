@@ -7,13 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import FlowError
-from .question import FlowDefinition, FlowQuestion, FlowState, Target, normalised
+from .arity import arity
+from .question import FlowDefinition, FlowQuestion, Target, normalised
 from .routes import FlowRoute, RouteKind
+from .state import FlowState
 
-__all__ = ["called", "described", "next_target", "resolved"]
+__all__ = ["TARGETS", "called", "described", "next_target", "resolved"]
 
 MOST_STEPS = 64
 """Functions of the state that may lead to one another before it is called a circle."""
+
+
+TARGETS = "it may be a question, a route, a flow, a text, None, or a function of (state) or (state, actions, tokenizer)"
 
 
 def next_target(question: FlowQuestion, answer: str, state: FlowState) -> Target:
@@ -22,7 +27,7 @@ def next_target(question: FlowQuestion, answer: str, state: FlowState) -> Target
     if key in question.routes:
         return question.routes[key]
     if question.brancher is not None:
-        target: Target = called(question.brancher, "branch", question, state, state)
+        target: Target = called(question.brancher, "branch", question.name, state, state)
         if target is not None:
             return target
     return question.fallback
@@ -31,7 +36,7 @@ def next_target(question: FlowQuestion, answer: str, state: FlowState) -> Target
 def resolved(target: Target, definition: FlowDefinition, state: FlowState) -> Target:
     """Follow functions of the state, messages and summaries until something that can be done.
 
-    :raises FlowError: functions that lead to functions without end.
+    :raises FlowError: functions that lead to functions without end, or to something that is no target.
     """
     for _ in range(MOST_STEPS):
         if isinstance(target, FlowRoute):
@@ -44,16 +49,19 @@ def resolved(target: Target, definition: FlowDefinition, state: FlowState) -> Ta
                     return None
                 case _:
                     return target
-        if isinstance(target, (FlowQuestion, FlowDefinition)) or not callable(target) or _arity(target) != 1:
+        if isinstance(target, (FlowQuestion, FlowDefinition)) or not callable(target) or arity(target) == 3:
             return target
-        target = target(state)
+        target = called(target, described(target), None, state, state)
     raise FlowError(f"flow {definition.name!r}: functions lead to functions without end")
 
 
 def _summary(definition: FlowDefinition, state: FlowState) -> str:
-    if definition.summary_builder is not None:
-        return definition.summary_builder(state)
-    return "; ".join(f"{name}: {answer}" for name, answer in state.answers.items())
+    if definition.summary_builder is None:
+        return "; ".join(f"{name}: {answer}" for name, answer in state.answers.items())
+    told = called(definition.summary_builder, f"summary_builder of flow {definition.name!r}", None, state, state)
+    if not isinstance(told, str):
+        raise FlowError(f"the summary_builder of flow {definition.name!r} must give text, got {told!r}")
+    return told
 
 
 def described(target: Target) -> str:
@@ -77,17 +85,22 @@ def described(target: Target) -> str:
             return f"function {getattr(target, '__name__', type(target).__name__)}"
 
 
-def _arity(fn: Callable[..., Any]) -> int:
-    """How many positional parameters a function takes: 1 for fn(state), 3 for fn(state, actions, tokenizer)."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(fn).parameters.values()
-    return sum(parameter.kind in kinds and parameter.default is parameter.empty for parameter in parameters)
+def called(fn: Callable[..., Any], what: str, question: str | None, state: FlowState, *arguments: Any) -> Any:
+    """Call a user's function.
 
-
-def called(fn: Callable[..., Any], what: str, question: FlowQuestion, state: FlowState, *arguments: Any) -> Any:
-    """Call a user's function; what it raises says in which question and after which answers."""
+    :raises FlowError: it raised; the message says what, in which question and after which answers.
+    """
     try:
-        return fn(*arguments)
-    except Exception as error:
-        error.add_note(f"in {what}() of question {question.name!r}, after the answers {state.answers}")
+        found = fn(*arguments)
+    except FlowError:
         raise
+    except Exception as error:
+        where = "" if question is None else f" of question {question!r}"
+        raise FlowError(
+            f"{what}{where} raised {type(error).__name__}: {error} (answers so far: {state.answers})"
+        ) from error
+    if inspect.isawaitable(found):
+        if inspect.iscoroutine(found):
+            found.close()
+        raise FlowError(f"{what} gave something to await: a flow calls plain functions, not async ones")
+    return found

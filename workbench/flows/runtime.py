@@ -1,4 +1,8 @@
-"""One flow in one request: a small state machine that advances as events come in."""
+"""One flow in one request: a small state machine that advances as events come in.
+
+Longer than 300 lines because asking, answering and routing change one state, and giving way to other mods cuts
+through all of them.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +12,25 @@ from typing import Any
 
 import torch
 
-from ..engine import Action, ActionBuilder, Added, Event, ForwardPass
+from ..engine import Action, ActionBuilder, Added, Event, ForceTokens, ForwardPass
 from ..errors import FlowError
 from ..models import Tokenizer
 from .constraint import Constraint, Matcher
 from .deciding import decide_whole
-from .question import Decide, EraseMode, FlowDefinition, FlowQuestion, FlowState, Target, Visit, question_of
+from .question import Decide, EraseMode, FlowDefinition, FlowQuestion, Target, question_of
 from .routes import FlowRoute, RouteKind
-from .routing import called, described, next_target, resolved
-from .span import Phase, Span
+from .routing import TARGETS, called, described, next_target, resolved
+from .span import Move, Phase, Span
+from .state import FlowState, Visit
 
 __all__ = ["Runtime"]
 
 MOST_ANSWER_TOKENS = 1024
 """Longest answer found token by token."""
+OPEN_ANSWER_ROOM = 16
+"""Tokens that the context must hold behind the prompt of a question whose answers can't be listed."""
+MOST_OVERRULED = 16
+"""How often in a row a flow gives way to other mods before it gives up."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,17 +41,18 @@ class Runtime:
     state: FlowState
     max_visits: int
     phase: Phase = Phase.WAITING
+    within: FlowDefinition | None = None
+    """The flow that was entered last, whose summary a route asks for."""
     question: FlowQuestion | None = None
     span: Span | None = None
-    """Where the present question stands in the text."""
-    before: Span | None = None
-    """Where the one before stood, until it is sure that it was taken back."""
-    expected: int | None = None
-    """How many generated tokens there are if our last action was carried out."""
+    """Our question, while it stands in the text."""
+    move: Move | None = None
+    overruled: int = 0
     matcher: Matcher | None = None
     answer: str = ""
     probs: dict[str, float] = field(default_factory=dict)
     pending: Callable[[ActionBuilder, Tokenizer, Event], Any] | None = None
+    """What to do at the next pass."""
     visits: dict[str, int] = field(default_factory=dict)
     noted: int = 0
     """How many visits of the history the trace has heard of."""
@@ -51,79 +61,96 @@ class Runtime:
 
     def handle(self, event: Event, actions: ActionBuilder, tokenizer: Tokenizer) -> Any:
         """The answer to one event: an action, a list of them, or None."""
-        answer = None
-        if isinstance(event, ForwardPass):
-            answer = self._on_pass(event, actions, tokenizer)
-        elif isinstance(event, Added):
-            answer = self._on_added(event, actions, tokenizer)
+        answer = self._answer_to(event, actions, tokenizer) if isinstance(event, (ForwardPass, Added)) else None
         new, self.noted = self.state.history[self.noted :], len(self.state.history)
         if not new:
             return answer
         notes = [actions.note(flow=self.definition.name, **visit.as_data()) for visit in new]
         return [*notes, *([answer] if isinstance(answer, Action) else answer or [])]
 
+    def _answer_to(self, event: ForwardPass | Added, actions: ActionBuilder, tokenizer: Tokenizer) -> Any:
+        if self.move is not None:
+            move, self.move = self.move, None
+            if not move.carried_out(event):
+                return self._give_way(move, event, actions)
+            self.span, self.overruled = move.span, 0
+        if self.phase.asking and not self._undisturbed(event):
+            return self._abandon(event, actions)
+        if isinstance(event, Added):
+            return self._on_added(event, actions, tokenizer)
+        return self._on_pass(event, actions, tokenizer)
+
     def _on_pass(self, event: ForwardPass, actions: ActionBuilder, tokenizer: Tokenizer) -> Any:
-        if self._overruled(event):
-            given_way = self._give_way(event, actions)
-            if given_way is not None:
-                return given_way
         match self.phase:
             case Phase.WAITING if not event.request.scratch:  # another flow's question is no place for ours
                 entry = self.definition.root.entry
-                if entry is None or called(entry, "when", self.definition.root, self.state, event):
+                if entry is None or called(entry, "when", self.definition.root.name, self.state, event):
                     return self._go(self.definition.root, event, actions, tokenizer)
+            case Phase.PENDING if self.pending is not None and not event.request.scratch:
+                act, self.pending, self.phase = self.pending, None, Phase.DONE
+                return act(actions, tokenizer, event)
             case Phase.PROMPTED | Phase.ANSWERING:
                 return self._answer(event, actions, tokenizer)
-            case Phase.PENDING if self.pending is not None:
-                act, self.pending, self.phase = self.pending, None, Phase.DONE
-                self.expected = self.span = self.before = None
-                return act(actions, tokenizer, event)
-            case _:
-                self.expected = self.span = self.before = None
+            case Phase.ANSWERED:
+                return self._complete(event, actions, tokenizer)
         return None
 
     def _on_added(self, event: Added, actions: ActionBuilder, tokenizer: Tokenizer) -> Any:
-        if self.phase is Phase.ANSWERED and not self._overruled(event):
+        if self.phase is Phase.ANSWERED:
             return self._complete(event, actions, tokenizer)
-        if self.phase is Phase.ANSWERING and event.origin != "sampled":
-            self.expected = -1  # another mod forced its tokens into our answer
-        elif self.phase is Phase.ANSWERING and self.matcher is not None:
+        if self.phase is Phase.ANSWERING and self.matcher is not None and event.origin == "sampled":
             self.matcher.advance_all(event.tokens)
             self._present_span().answer = self.matcher.tokens
-            self.expected = len(event.request.generated)
             if self.matcher.finished:
                 return self._complete(event, actions, tokenizer)
         return None
 
-    def _overruled(self, event: Event) -> bool:
-        """Whether another mod's action took the place of ours."""
-        return self.expected is not None and len(event.request.generated) != self.expected
+    # Other mods --------------------------------------------------------------------------------------------
 
-    def _give_way(self, event: Event, actions: ActionBuilder) -> Any:
-        """Another mod's action took the place of ours: take back what is ours, leave what it put there.
-
-        None where nothing of ours stands in the text and the flow can go on.
-        """
+    def _undisturbed(self, event: Event) -> bool:
+        """Whether the text is what we and the model made of it since our question was put there."""
         generated = event.request.generated
+        drawn = isinstance(event, Added) and self.phase is Phase.ANSWERING and event.origin == "sampled"
+        before = generated[: len(generated) - len(event.tokens)] if drawn and isinstance(event, Added) else generated
+        return before == self._present_span().text
+
+    def _give_way(self, move: Move, event: Event, actions: ActionBuilder) -> Any:
+        """Another mod's action took the place of ours: make room for its text, and try again at the next pass."""
+        self.matcher, self.overruled = None, self.overruled + 1
+        if move.counted is not None:
+            self.visits[move.counted] -= 1
+        begun = bool(self.state.history) or self.span is not None
+        answer_lost = move.span is not None and move.counted is None
+        given_up = begun and (answer_lost or self.overruled > MOST_OVERRULED)
+        name = move.counted or (self.question.name if self.question else None)
+        note = actions.note(flow=self.definition.name, question=name, overruled=True, abandoned=given_up)
+        wanted = None if given_up else move.wanted
+        if begun:
+            self.phase, self.pending = Phase.PENDING, lambda a, t, e: self._go(wanted, e, a, t)
+        else:
+            self.phase = Phase.WAITING
+        return [note, *self._taken_back(event, actions, wanted)]
+
+    def _abandon(self, event: Event, actions: ActionBuilder) -> Any:
+        """Another mod changed the text under our question: take back what is left of it, and leave it at that."""
         name = self.question.name if self.question else None
-        self.expected = None
-        for span in (self.span, self.before):
-            if span is None or not span.stands_in(generated):
-                continue
-            self.phase, self.pending, self.matcher = Phase.DONE, None, None
-            note = actions.note(flow=self.definition.name, question=name, overruled=True, abandoned=True)
-            self.span = self.before = None
-            if span.erase is EraseMode.NONE:
-                return note
-            kept = span.answered_in(generated)
-            theirs = generated[span.prompted + len(kept) :]
-            kept = kept if span.erase is EraseMode.PROMPT else ()
-            return [note, actions.backtrack(len(generated) - span.begun, (*kept, *theirs))]
-        if self.phase in (Phase.DONE, Phase.PENDING):
-            return None
-        # Our question never got in: try again later, unless it was not the first.
-        self.phase = Phase.DONE if self.state.history else Phase.WAITING
-        return actions.note(flow=self.definition.name, question=name, overruled=True)
+        note = actions.note(flow=self.definition.name, question=name, overruled=True, abandoned=True)
+        self.phase, self.pending, self.matcher = Phase.DONE, None, None
+        return [note, *self._taken_back(event, actions, None)]
+
+    def _taken_back(self, event: Event, actions: ActionBuilder, wanted: Target) -> list[Action]:
+        """What takes our question out of the text, if any of it is there, and leaves what others put behind it."""
+        span, self.span = self.span, None
+        generated = event.request.generated
+        standing = 0 if span is None else span.standing(generated)
+        if span is None or not standing or span.erase is EraseMode.NONE:
+            return []
+        whole = standing == len(span.asked) + len(span.answer)
+        kept = span.answer if whole and span.erase is EraseMode.PROMPT else ()
+        tokens = (*kept, *generated[span.begun + standing :])
+        self.span = span  # until it is known to be gone
+        self.move = Move(tokens=tokens, text=(*span.base, *tokens), span=None, wanted=wanted)
+        return [actions.backtrack(len(generated) - span.begun, tokens)]
 
     # Asking ------------------------------------------------------------------------------------------------
 
@@ -137,24 +164,39 @@ class Runtime:
         keep: tuple[int, ...] = (),
     ) -> Any:
         """Follow a target: ``n`` tokens are taken back first and ``keep`` put back in their place."""
-        target = resolved(target, self.definition, self.state)
-        question = question_of(target)
-        if question is not None:
-            return self._ask(question, event, actions, tokenizer, n, keep)
-        self.question = None
-        if isinstance(target, str):
-            return self._say(target, event, actions, tokenizer, n, keep)
-        if isinstance(target, FlowRoute) and target.kind is RouteKind.OUTPUT:
-            self.phase = Phase.DONE
-            return actions.force_output(tokenizer.encode(target.text or ""))
-        if isinstance(target, FlowRoute) and target.kind is RouteKind.TOOL:
-            payload = target.payload(self.state) if callable(target.payload) else target.payload
-            return self._later(lambda a, t, e: a.tool_calls(payload), event, actions, tokenizer, n, keep)
-        if callable(target):
-            action = target
-            return self._later(lambda a, t, e: action(self.state, a, t), event, actions, tokenizer, n, keep)
-        self.phase, self.expected = Phase.DONE, len(event.request.generated) - n + len(keep)
-        return actions.backtrack(n, keep) if n else None
+        for _ in range(self.max_visits + 1):
+            if isinstance(target, FlowDefinition):
+                self.within = target
+            target = resolved(target, self.within or self.definition, self.state)
+            question = question_of(target)
+            if question is None:
+                return self._leave(target, event, actions, tokenizer, n, keep)
+            self._count(question)
+            asked, following = self._skipped(question, event, tokenizer)
+            if asked:
+                return self._ask(question, event, actions, tokenizer, n, keep)
+            target = following
+        raise AssertionError("_count stops a circle before")
+
+    def _count(self, question: FlowQuestion) -> None:
+        self.visits[question.name] = self.visits.get(question.name, 0) + 1
+        if sum(self.visits.values()) > self.max_visits:
+            raise FlowError(
+                f"flow {self.definition.name!r} asked {self.max_visits} questions in one request, the last one "
+                f"{question.name!r}: it goes round in a circle. Use retry(), or a larger max_visits."
+            )
+
+    def _skipped(self, question: FlowQuestion, event: Event, tokenizer: Tokenizer) -> tuple[bool, Target]:
+        """Whether the model is to be asked; if not, where the flow goes on."""
+        if question.retries is not None and self.visits[question.name] > question.retries[0]:
+            return False, question.retries[1]
+        if question.auto_answer is None:
+            return True, None
+        given = called(question.auto_answer, "with_auto_answer", question.name, self.state, self.state)
+        if given is None:
+            return True, None
+        answer = question.checked_answer(given)
+        return False, self._record(question, answer, {}, (), spent=0, auto=True)
 
     def _ask(
         self,
@@ -165,21 +207,21 @@ class Runtime:
         n: int,
         keep: tuple[int, ...],
     ) -> Any:
-        visited = self._count(question)
-        if question.retries is not None and visited > question.retries[0]:
-            return self._go(question.retries[1], event, actions, tokenizer, n, keep)
-        if question.auto_answer is not None:
-            given = called(question.auto_answer, "with_auto_answer", question, self.state, self.state)
-            if given is not None:
-                following = self._record(question, str(given), {}, (), spent=0, auto=True)
-                return self._go(following, event, actions, tokenizer, n, keep)
-        if (
-            keep and question.scratch
-        ):  # what stays must not be taken for scratch: put it back first, ask at the next pass
-            return self._later(lambda a, t, e: self._begin(question, e, a, t, 0), event, actions, tokenizer, n, keep)
-        return self._begin(question, event, actions, tokenizer, n, keep)
+        if keep and question.scratch:
+            # What stays must not be taken for scratch: put it back first, ask at the next pass.
+            return self._later(
+                lambda a, t, e: self._put(question, e, a, t, 0),
+                question,
+                event,
+                actions,
+                tokenizer,
+                n,
+                keep,
+                counted=question.name,
+            )
+        return self._put(question, event, actions, tokenizer, n, keep)
 
-    def _begin(
+    def _put(
         self,
         question: FlowQuestion,
         event: Event,
@@ -188,36 +230,33 @@ class Runtime:
         n: int,
         keep: tuple[int, ...] = (),
     ) -> Any:
+        """Put the question's prompt into the text, if the context holds it and an answer."""
         prompt = tuple(tokenizer.encode(question.prompt))
+        generated = event.request.generated
+        base = (*generated[: len(generated) - n], *keep)
+        room = event.request.context_left + n - len(keep)
+        if len(prompt) + _answer_room(question, tokenizer) >= room:
+            skipped = actions.note(flow=self.definition.name, question=question.name, skipped="the context is full")
+            left = self._leave(None, event, actions, tokenizer, n, keep)
+            return [skipped, left] if left is not None else skipped
         self.question, self.phase, self.matcher = question, Phase.PROMPTED, None
-        self.before = self.span if n else None
-        begun = len(event.request.generated) - n + len(keep)
-        self.span = Span(begun=begun, asked=prompt, erase=question.erase_mode)
-        self.expected = self.span.prompted
+        span = Span(base=base, asked=prompt, erase=question.erase_mode)
         tokens = (*keep, *prompt)
+        self.move = Move(tokens=tokens, text=span.text, span=span, wanted=question, counted=question.name)
         if n:
             return actions.backtrack(n, tokens, scratch=question.scratch)
         return actions.force_tokens(tokens, scratch=question.scratch)
 
-    def _count(self, question: FlowQuestion) -> int:
-        self.visits[question.name] = self.visits.get(question.name, 0) + 1
-        if sum(self.visits.values()) > self.max_visits:
-            raise FlowError(
-                f"flow {self.definition.name!r} asked {self.max_visits} questions in one request, the last one "
-                f"{question.name!r}: it goes round in a circle. Use retry(), or a larger max_visits."
-            )
-        return self.visits[question.name]
-
     # Answering ---------------------------------------------------------------------------------------------
 
     def _answer(self, event: ForwardPass, actions: ActionBuilder, tokenizer: Tokenizer) -> Any:
-        question = self._present()
+        question, span = self._present(), self._present_span()
         choices = question.strategy.finite()
         if choices is not None and question.decide is Decide.WHOLE:
             decided = decide_whole(event, choices, tokenizer)
             self.answer, self.probs, self.phase = decided.answer, decided.probs, Phase.ANSWERED
-            self._present_span().answer = decided.tokens
-            self.expected = self._present_span().prompted + len(decided.tokens)
+            answered = replace(span, answer=decided.tokens)
+            self.move = Move(tokens=decided.tokens, text=answered.text, span=answered, wanted=None)
             return actions.force_tokens(decided.tokens, scratch=question.scratch)
         return self._answer_tokenwise(event, actions, tokenizer)
 
@@ -231,7 +270,6 @@ class Runtime:
             return self._complete(event, actions, tokenizer)
         if len(event.request.generated) - self._present_span().prompted >= MOST_ANSWER_TOKENS:
             raise FlowError(f"question {question.name!r}: the answer passed {MOST_ANSWER_TOKENS} tokens without an end")
-        self.expected = None  # one sampled token will follow
         return actions.adjust_logits(event.logits.masked_fill(~mask, -torch.inf))
 
     @staticmethod
@@ -258,17 +296,15 @@ class Runtime:
 
     def _complete(self, event: Event, actions: ActionBuilder, tokenizer: Tokenizer) -> Any:
         """Record the answer, route on, and take back what the question's erase mode says."""
-        question = self._present()
+        question, span = self._present(), self._present_span()
         generated = event.request.generated
-        span = self._present_span()
         tokens = generated[span.prompted :]
         answer = self.answer if self.phase is Phase.ANSWERED else question.strategy.answer_of(tokenizer.decode(tokens))
         spent = len(generated) - span.begun
         following = self._record(question, answer, self.probs, tokens, spent=spent)
-        self.matcher, self.expected = None, None
-        erased = spent if question.scratch else 0
+        self.matcher = None
         keep = tokens if question.erase_mode is EraseMode.PROMPT else ()
-        return self._go(following, event, actions, tokenizer, erased, keep)
+        return self._go(following, event, actions, tokenizer, spent if question.scratch else 0, keep)
 
     def _record(
         self,
@@ -291,35 +327,99 @@ class Runtime:
             self.state.answer_probs[question.name] = probs
         self.state.history.append(visit)
         for assign in question.assigns:
-            called(assign, "assign", question, self.state, self.state, answer)
+            called(assign, "assign", question.name, self.state, self.state, answer)
         target = next_target(question, answer, self.state)
         self.state.history[-1] = replace(visit, route=described(target))
         return target
 
     # Ends --------------------------------------------------------------------------------------------------
 
+    def _leave(
+        self, target: Target, event: Event, actions: ActionBuilder, tokenizer: Tokenizer, n: int, keep: tuple[int, ...]
+    ) -> Any:
+        """Follow a target that is no question."""
+        self.question = None
+        if isinstance(target, str):
+            return self._say(target, event, actions, tokenizer, n, keep)
+        if isinstance(target, FlowRoute) and target.kind is RouteKind.OUTPUT:
+            self.phase = Phase.DONE
+            return actions.force_output(tokenizer.encode(target.text or ""))
+        if isinstance(target, FlowRoute) and target.kind is RouteKind.TOOL:
+            payload = target.payload
+            if callable(payload):
+                payload = called(payload, "the payload of route_tool", None, self.state, self.state)
+            return self._later(lambda a, t, e: a.tool_calls(payload), target, event, actions, tokenizer, n, keep)
+        if callable(target):
+            function = target
+            return self._later(lambda a, t, e: self._act(function, a, t, e), target, event, actions, tokenizer, n, keep)
+        if target is not None:
+            raise FlowError(f"a flow can't lead to {target!r}: {TARGETS}")
+        self.phase = Phase.DONE
+        return self._back(event, actions, n, keep, None) if n else None
+
+    def _act(self, function: Callable[..., Any], actions: ActionBuilder, tokenizer: Tokenizer, event: Event) -> Any:
+        """Call a user's ``fn(state, actions, tokenizer)``; tokens that it forces are put there even if overruled."""
+        answer = called(function, described(function), None, self.state, self.state, actions, tokenizer)
+        listed = [answer] if isinstance(answer, Action) else list(answer or [])
+        forced = [action for action in listed if isinstance(action, ForceTokens)]
+        if len(forced) == 1 and forced[0].tokens:
+            tokens = forced[0].tokens
+            self.move = Move(
+                tokens=tokens, text=(*event.request.generated, *tokens), span=None,
+                wanted=lambda state, actions, tokenizer: forced[0],
+            )  # fmt: skip
+        return answer
+
     def _say(
         self, text: str, event: Event, actions: ActionBuilder, tokenizer: Tokenizer, n: int, keep: tuple[int, ...]
     ) -> Any:
-        tokens = (*keep, *tokenizer.encode(text))
-        self.phase, self.expected = Phase.DONE, len(event.request.generated) - n + len(tokens)
-        if n:
-            return actions.backtrack(n, tokens)
-        return actions.force_tokens(tokens) if tokens else None
+        self.phase = Phase.DONE
+        said = tuple(tokenizer.encode(text))
+        generated = event.request.generated
+        tokens = (*keep, *said)
+        if not n and not tokens:
+            return None
+        # What was kept stays ours until the move is known to have been made; then it is nobody's to take back.
+        self.move = Move(tokens=tokens, text=(*generated[: len(generated) - n], *tokens), span=None, wanted=text)
+        return actions.backtrack(n, tokens) if n else actions.force_tokens(tokens)
 
     def _later(
         self,
         act: Callable[[ActionBuilder, Tokenizer, Event], Any],
+        wanted: Target,
         event: Event,
         actions: ActionBuilder,
         tokenizer: Tokenizer,
         n: int,
         keep: tuple[int, ...],
+        *,
+        counted: str | None = None,
     ) -> Any:
         """Take back first, act at the next pass: an action of the user's must find the text as if nothing was asked."""
         if not n and isinstance(event, ForwardPass):
             self.phase = Phase.DONE
             return act(actions, tokenizer, event)
-        self.pending, self.phase = act, Phase.PENDING
-        self.expected = len(event.request.generated) - n + len(keep)
-        return actions.backtrack(n, keep) if n else None
+        self.phase, self.pending = Phase.PENDING, act
+        return self._back(event, actions, n, keep, wanted, counted) if n else None
+
+    def _back(
+        self,
+        event: Event,
+        actions: ActionBuilder,
+        n: int,
+        keep: tuple[int, ...],
+        wanted: Target,
+        counted: str | None = None,
+    ) -> Any:
+        generated = event.request.generated
+        text = (*generated[: len(generated) - n], *keep)
+        self.move = Move(tokens=keep, text=text, span=None, wanted=wanted, counted=counted)
+        return actions.backtrack(n, keep)
+
+
+def _answer_room(question: FlowQuestion, tokenizer: Tokenizer) -> int:
+    """Tokens that an answer may take."""
+    choices = question.strategy.finite()
+    if choices is None:
+        return OPEN_ANSWER_ROOM
+    return max(len(tokenizer.encode(f" {choice}")) for choice in choices)

@@ -20,6 +20,7 @@ from llguidance import LLMatcher, regex_to_lark
 from ..errors import FlowError
 
 __all__ = [
+    "KNOWN_STRATEGIES",
     "CharsMode",
     "CharsStrat",
     "ChoicesStrat",
@@ -219,6 +220,7 @@ class GrammarStrat(_Open):
 
 ListedStrategy: TypeAlias = "ChoicesStrat | UntilStrat | CharsStrat | ListStrat | RegexStrat"
 Strategy: TypeAlias = "ListedStrategy | JsonStrat | GrammarStrat"
+KNOWN_STRATEGIES = (ChoicesStrat, UntilStrat, CharsStrat, ListStrat, RegexStrat, JsonStrat, GrammarStrat)
 LISTED = (ChoicesStrat, UntilStrat, CharsStrat, ListStrat, RegexStrat)
 
 

@@ -7,15 +7,27 @@ and only ``PassView.commit`` moves the lengths, so a pass that raised or was int
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-__all__ = ["KVRows", "PassView"]
+__all__ = ["KVRows", "PassView", "Tail"]
 
 FIRST_CAPACITY = 256
 """Columns allocated at first; doubled when they run out, so that growth costs O(1) a token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """Keys and values of a row's last ``n`` positions, taken out of the store.
+
+    One ``[n, head, d_head]`` a layer; None for a layer that holds none.
+    """
+
+    n: int
+    keys: tuple[Tensor | None, ...] = field(repr=False)
+    values: tuple[Tensor | None, ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +78,33 @@ class KVRows:
         if not 0 <= n <= own:
             raise ValueError(f"can't rewind row {row} by {n}: it holds {own} positions")
         self._lengths[row] -= n
+
+    def take(self, row: int, n: int) -> Tail:
+        """Rewind ``row`` by ``n`` and hand over what it forgets, so that :meth:`put` can bring it back.
+
+        Copies ``n`` positions. Raises ValueError as :meth:`rewind` does.
+        """
+        self.rewind(row, n)
+        first = self._lengths[row] - self.base
+        with torch.inference_mode():
+            keys, values = (
+                tuple(None if held is None else held[row, first : first + n].clone() for held in store)
+                for store in (self._keys, self._values)
+            )
+        return Tail(n=n, keys=keys, values=values)
+
+    def put(self, row: int, tail: Tail) -> None:
+        """Append what :meth:`take` gave to ``row``, bit for bit. It must follow the positions it followed then."""
+        if not tail.n:
+            return
+        first = self._lengths[row] - self.base
+        self._reserve(first + tail.n)
+        with torch.inference_mode():
+            for store, parts in ((self._keys, tail.keys), (self._values, tail.values)):
+                for layer, part in enumerate(parts):
+                    if part is not None:
+                        self._layer(store, layer, part[None])[row, first : first + tail.n] = part
+        self._lengths[row] += tail.n
 
     def fork(self, row: int, copies: int) -> KVRows:
         """``copies`` rows that all start as ``row`` is now. Its keys and values are shared, not copied.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from .kv_rows import Tail
     from .tokenizer import Tokenizer
 
 __all__ = ["Cache", "Edit", "Forward", "HookedModel"]
@@ -55,6 +56,14 @@ class Cache(Protocol):
 
     def rewind(self, row: int, n: int) -> None:
         """Forget the last ``n`` positions of ``row``: O(1), no copy. Raises ValueError past the start."""
+        ...
+
+    def take(self, row: int, n: int) -> Tail:
+        """Rewind ``row`` by ``n`` and hand over the keys and values that it forgets: O(n), nothing computed."""
+        ...
+
+    def put(self, row: int, tail: Tail) -> None:
+        """Append to ``row`` what :meth:`take` gave, bit for bit, behind the positions that it stood behind."""
         ...
 
     def fork(self, row: int, copies: int) -> Cache:

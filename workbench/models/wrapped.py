@@ -18,7 +18,7 @@ from .kv_rows import KVRows, PassView
 from .protocol import Cache, Edit, Forward
 from .tokenizer import Tokenizer
 
-__all__ = ["WrappedModel", "check_ids"]
+__all__ = ["WrappedModel", "check_ids", "hooked"]
 
 SELF_CHECK_TOLERANCE = 1e-3
 """Largest difference of logits, relative to their largest magnitude, between a cached and a plain pass."""
@@ -57,6 +57,15 @@ class WrappedModel(ABC):
 
     def _editable(self) -> tuple[str, ...]:
         return self.hook_names
+
+    def point(self, name: str) -> nn.Module:
+        """The hook point of that name.
+
+        :raises UnknownHookError: this model offers none.
+        """
+        if name not in self._capturable:
+            raise UnknownHookError(f"{self.name} offers no hook {name!r}.{did_you_mean(name, self.hook_names)}")
+        return self._points[name]
 
     def _offer(self, names: tuple[str, ...]) -> None:
         self.hook_names = names
@@ -113,7 +122,7 @@ class WrappedModel(ABC):
             for name in {*capture, *(edit.hook for edit in edits if edit.row in view.rows)}:
                 mine = [edit for edit in edits if edit.hook == name and edit.row in view.rows]
                 hook = _make_hook(name, mine, view, seen if name in capture else None)
-                stack.enter_context(_hooked(self._points[name], hook))
+                stack.enter_context(hooked(self._points[name], hook))
             logits = self._run(ids, view, max(keep, 1)).float()
         return Forward(
             logits=tuple(logits),
@@ -220,7 +229,7 @@ def _groups(tokens: Sequence[Sequence[int]]) -> Iterator[list[int]]:
 
 
 @contextmanager
-def _hooked(point: nn.Module, fn: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
+def hooked(point: nn.Module, fn: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
     """Attach ``fn`` to one hook point for one pass, leaving everybody else's hooks alone."""
     conversion: Any = point.hook_conversion
 

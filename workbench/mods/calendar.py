@@ -11,14 +11,19 @@ _MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
     "december",
 )  # fmt: skip
-_MONTH = "|".join(f"{name[:3]}(?:{name[3:]})?" for name in _MONTHS)
+_MONTH = "|".join(f"{name[:3]}(?:{name[3:]})?" for name in _MONTHS).replace("sep(", "sep(?:t)?(")
 _DATES = re.compile(
     rf"\b(?P<y>\d{{4}})-(?P<m>\d\d)-(?P<d>\d\d)\b"
     rf"|\b(?P<d1>\d{{1,2}})(?:st|nd|rd|th)?(?:\s+of)?\s+(?P<m1>{_MONTH})\b\.?(?:,?\s+(?P<y1>\d{{4}}))?"
     rf"|\b(?P<m2>{_MONTH})\b\.?\s+(?P<d2>\d{{1,2}})(?:st|nd|rd|th)?\b(?:,?\s+(?P<y2>\d{{4}}))?",
     re.IGNORECASE,
 )
-_FEASTS = {"christmas": (12, 25), "new year": (1, 1), "halloween": (10, 31), "valentine": (2, 14)}
+_FEASTS = {
+    "christmas eve": (12, 24), "christmas": (12, 25), "new year's eve": (12, 31), "new year": (1, 1),
+    "halloween": (10, 31), "valentine": (2, 14),
+}  # fmt: skip
+"""The longer of two names that begin alike comes first."""
+_NEAR = {"day after tomorrow": 2, "day before yesterday": -2, "tomorrow": 1, "yesterday": -1}
 
 
 def calendar_facts(question: str, today: date) -> str:
@@ -37,7 +42,7 @@ def calendar_facts(question: str, today: date) -> str:
 
 
 def _asked(question: str, today: date) -> date | None:
-    match = _DATES.search(question)
+    match = next((found for found in _DATES.finditer(question) if found["m2"] != "may"), None)  # "you may 3 times"
     if match:
         found = match.groupdict()
         day = found["d"] or found["d1"] or found["d2"]
@@ -45,8 +50,8 @@ def _asked(question: str, today: date) -> date | None:
         year = found["y"] or found["y1"] or found["y2"]
         number = int(month) if month.isdigit() else 1 + [name[:3] for name in _MONTHS].index(month[:3].lower())
         return _valid(int(year), number, int(day)) if year else _next(number, int(day), today)
-    words = question.casefold()
-    for word, step in (("tomorrow", 1), ("yesterday", -1)):
+    words = question.casefold().replace("\u2019", "'")
+    for word, step in _NEAR.items():
         if word in words:
             return today + timedelta(days=step)
     return next((_next(*when, today) for feast, when in _FEASTS.items() if feast in words), None)

@@ -41,7 +41,7 @@ class Found:
 class Collection:
     """Passages and their index. English: words are stemmed, function words are left out.
 
-    :raises ValueError: there are no passages.
+    :raises ValueError: there are no passages, or nothing in them can be searched for.
     """
 
     def __init__(self, passages: Sequence[Passage]) -> None:
@@ -51,7 +51,10 @@ class Collection:
         self._stemmer = Stemmer.Stemmer("english")
         self._index = bm25s.BM25()
         texts = [" ".join([*[passage.title] * TITLE_WEIGHT, passage.text]) for passage in passages]
-        self._index.index(self._words(texts), show_progress=False)
+        words = self._words(texts)
+        if not any(words):
+            raise ValueError("no passage has a word to search by: all are function words")
+        self._index.index(words, show_progress=False)
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> Collection:
@@ -72,7 +75,7 @@ class Collection:
     def search(self, query: str, most: int = 3) -> list[Found]:
         """The nearest passages, best first; fewer or none where no word of the query occurs."""
         words = self._words([query])
-        if not words or not words[0]:
+        if not words or not words[0] or most < 1:
             return []
         results = self._index.retrieve(words, k=min(most, len(self.passages)), show_progress=False)
         pairs = zip(results.documents[0].tolist(), results.scores[0].tolist(), strict=True)

@@ -31,6 +31,7 @@ __all__ = [
     "tool_flow",
 ]
 
+_TELEPHONE = re.compile(r"[0-9]{3}(-[0-9]{3})?-[0-9]{4}")
 LONGEST_QUESTION = 1000
 """Characters, from the end, in which a sum is looked for."""
 
@@ -69,7 +70,8 @@ def find_sum(text: str) -> Equation | None:
         text = pattern.sub(sign, text)
     ends = [match.end() for match in _OPERAND_END.finditer(text)]
     found = [equation for end in ends if (equation := find_equation(text[:end] + " ="))]
-    return max(found, key=lambda equation: len(equation.expression), default=None)
+    sums = [equation for equation in found if not _TELEPHONE.fullmatch(equation.expression)]
+    return max(sums, key=lambda equation: len(equation.expression), default=None)
 
 
 def calculator_tool() -> Tool:
@@ -145,11 +147,11 @@ def tool_flow(
         return _named(ctx.answers["runtime_tool_router"], given).fn(actions, tokenizer)
 
     router = FlowQuestion(
-        name="runtime_tool_router", prompt=which.format(tools=listed), responses=names, erase_mode="all"
+        name="runtime_tool_router", prompt=which.replace("{tools}", listed), responses=names, erase_mode="all"
     ).then(call_runtime_tool if tools is None else call)
     asked = FlowQuestion(
         name="runtime_tool_calls",
-        prompt=should_call.format(tools=listed),
+        prompt=should_call.replace("{tools}", listed),
         responses=["yes", "no"],
         erase_mode="all",
     )
