@@ -1,0 +1,43 @@
+"""One JupyterLab and one browser for all tests here. See ``lab_driver`` for how to test a window with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="pip install -e '.[dev]' brings playwright")
+
+from lab_driver import FLAGS, VIEWPORT, Lab, Notebook, browser_path
+from playwright.sync_api import sync_playwright
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/browser" in item.path.as_posix():
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    path = browser_path()
+    if path is None:
+        message = "no chromium here: sh scripts/setup.sh browser"
+        pytest.fail(message) if "CI" in os.environ else pytest.skip(message)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        context = browser.new_context(viewport=VIEWPORT, reduced_motion="reduce")
+        server = Lab(tmp_path_factory.mktemp("lab"), context)
+        try:
+            yield server
+        finally:
+            server.close()
+            browser.close()
+
+
+@pytest.fixture
+def no_faults(notebook: Notebook) -> Iterator[None]:
+    """After a test, no error in the console, no uncaught exception, no request to elsewhere."""
+    yield
+    assert notebook.faults() == []
