@@ -86,8 +86,8 @@ class Forms {
     this.quiet = true; // a field that is taken away while it has the focus reports a change: it is none
     root.replaceChildren(...content());
     this.quiet = false;
-    root.scrollTop = places[0];
     [...root.querySelectorAll("details")].forEach((each, index) => { each.open = each.open || Boolean(places[index + 1]); });
+    root.scrollTop = places[0];
     const field = key && root.querySelector(`[data-key="${CSS.escape(key)}"]`);
     if (!field) return;
     const closed = field.closest("details");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,8 @@ class Outward(Window):
         self._shown = 0
         self._sent: dict[str, dict[str, Any]] = {}
         """The boxes that the browser has."""
+        self._lock = threading.RLock()
+        """Messages of the browser may come in a thread of their own, beside what runs in a cell."""
         super().__init__(self._state(prompt))
 
     def check(self) -> list[Problem]:

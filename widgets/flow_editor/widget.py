@@ -110,25 +110,32 @@ class FlowEditor(Outward):
         :raises FlowError: no such change, or the engine would not read the result; nothing was changed then.
         """
         group = fields.pop("group", None)
-        look_at = self._draft.apply({"do": do, **fields}, group)
-        self._changed(look_at)
-        return look_at
+        return self._edited({"do": do, **fields}, group)
 
     def undo(self) -> bool:
         """Take the last change back; false if there is none."""
-        return self._stepped(self._draft.undo(), "Undone")
+        with self._lock:
+            return self._stepped(self._draft.undo(), "Undone")
 
     def redo(self) -> bool:
         """Do again what was undone last; false if there is nothing."""
-        return self._stepped(self._draft.redo(), "Done again")
+        with self._lock:
+            return self._stepped(self._draft.redo(), "Done again")
 
     def load(self, flow: FlowDefinition | FlowQuestion | str) -> None:
         """Put another flow in the place of this one; undo brings this one back.
 
         :raises FlowError: it can't be read.
         """
-        self._draft.replace(text_of(flow), "import")
-        self._changed(self._draft.document["root"] or None)
+        with self._lock:
+            self._draft.replace(text_of(flow), "import")
+            self._changed(self._draft.document["root"] or None)
+
+    def _edited(self, change: Mapping[str, Any], group: str | None, edit: Any = None) -> str | None:
+        with self._lock:
+            look_at = self._draft.apply(change, group)
+            self._changed(look_at, edit=edit)
+            return look_at
 
     def _stepped(self, step: Any, said: str) -> bool:
         if step is None:
@@ -206,11 +213,12 @@ class FlowEditor(Outward):
 
     def _answer_hello(self, content: Mapping[str, Any]) -> None:
         """A view that begins, or that missed something."""
-        if content.get("version") == self._draft.version:
-            self._sent = self._boxes()
-        else:
-            self._sent = {}
-            self._send_document(None)
+        with self._lock:
+            if content.get("version") == self._draft.version:
+                self._sent = self._boxes()
+            else:
+                self._sent = {}
+                self._send_document(None)
         self._send_progress()
 
     def _answer_functions(self, content: Mapping[str, Any]) -> None:
@@ -222,7 +230,7 @@ class FlowEditor(Outward):
         if not isinstance(change, Mapping) or not isinstance(group, str | None):
             raise FlowError(f"the browser sent an edit that is none ({change!r}): nothing was changed")
         try:
-            self._changed(self._draft.apply(change, group), edit=content.get("id"))
+            self._edited(change, group, content.get("id"))
         except FlowError as error:
             self.tell("refused", {"id": content.get("id"), "message": str(error)})
             if not isinstance(content.get("id"), int):
