@@ -40,6 +40,8 @@ HOMES = {
     "transformer_lens": {"workbench.models"},
     "gguf": {"workbench.models"},
     "triton": {"workbench.mcmc"},
+    "numba": {"workbench.models"},
+    "llvmlite": {"workbench.models"},
     "pandas": {"workbench.trace", "workbench.reports", "widgets"},
     "plotly": {"workbench.reports", "widgets"},
     "anywidget": {"widgets"},

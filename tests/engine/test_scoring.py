@@ -95,6 +95,21 @@ def test_a_fork_grows_like_a_row_of_its_own(parts: list[list[int]], copies: int)
 TINY = load("tiny-gemma3")
 
 
+@pytest.mark.parametrize("grown", [0, 1, 3])
+def test_a_fork_of_a_fork_goes_on_where_that_one_stood(grown: int) -> None:
+    store = TINY.new_cache()
+    TINY.forward([PROMPT], store)
+    fork = store.fork(0, 2)
+    own = [70, 71, 72][:grown]
+    TINY.forward([[], own], fork)
+    again = fork.fork(1, 2)
+    assert again.lengths == (len(PROMPT) + grown,) * 2
+    logits = TINY.forward([[80, 81], [82]], again).logits
+    for row, tail in enumerate(([80, 81], [82])):
+        fresh = TINY.forward([[*PROMPT, *own, *tail]], TINY.new_cache()).logits[0][-1]
+        assert (logits[row][-1] - fresh).abs().max() < 1e-3
+
+
 class TestScratch:
     QUESTION = [68] * 12
 

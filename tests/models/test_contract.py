@@ -20,6 +20,13 @@ from workbench.models.tiny import TINY_FAMILIES, tiny_checkpoint
 HAS_HOOKED = importlib.util.find_spec("transformer_lens.HookedTransformer") is not None
 needs_hooked = pytest.mark.skipif(not HAS_HOOKED, reason="TransformerLens 4 no longer has HookedTransformer")
 BACKENDS = ["bridge", pytest.param("hooked", marks=needs_hooked)]
+"""The wrapped ones, which run every family."""
+LEAN_FAMILIES = ("llama", "gemma3")
+MODELS = [
+    *((family, "bridge") for family in TINY_FAMILIES),
+    *(pytest.param(family, "hooked", marks=needs_hooked) for family in TINY_FAMILIES),
+    *((family, "lean") for family in LEAN_FAMILIES),
+]
 LOGITS = 1e-3
 RESIDUAL = 1e-4
 """Largest allowed differences: of logits, and of a residual relative to its own norm."""
@@ -49,8 +56,7 @@ def relative(found: Tensor, wanted: Tensor) -> float:
 IDS = [5, 99, 123, 7, 43, 8, 200, 17, 64, 3, 250, 31, 90, 12, 77, 6]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("family", TINY_FAMILIES)
+@pytest.mark.parametrize(("family", "backend"), MODELS)
 class TestEveryModel:
     def test_is_a_hooked_model(self, family: str, backend: str) -> None:
         model = tiny(family, backend)
@@ -109,7 +115,11 @@ class TestEveryModel:
     def test_hooks_are_gone_after_a_pass_and_after_a_failed_one(self, family: str, backend: str) -> None:
         model = tiny(family, backend)
         hook = "blocks.0.hook_resid_pre"
-        point = model._points[hook]
+        if backend == "lean":
+            with pytest.raises(UnsupportedModelError, match=r"has no module at 'blocks\.0\.hook_resid_pre'"):
+                model.point(hook)
+            return
+        point = model.point(hook)
         mine = point.register_forward_hook(lambda *_: None)
         try:
             edit = Edit(hook=hook, row=0, start=0, stop=1, fn=lambda _: 1 / 0)
@@ -162,16 +172,20 @@ def test_the_same_edit_means_the_same_in_both_backends(family: str) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(
-    family=st.sampled_from(TINY_FAMILIES),
-    backend=st.sampled_from(["bridge", "hooked"] if HAS_HOOKED else ["bridge"]),
+    which=st.sampled_from(
+        [(family, "bridge") for family in TINY_FAMILIES]
+        + [(family, "hooked") for family in TINY_FAMILIES if HAS_HOOKED]
+        + [(family, "lean") for family in LEAN_FAMILIES]
+    ),
     moves=st.lists(
         st.tuples(st.lists(st.integers(0, 5), min_size=3, max_size=3), st.integers(0, 2), st.integers(0, 9)),
         min_size=1, max_size=8,
     ),
 )  # fmt: skip
 def test_any_mix_of_ragged_passes_and_rewinds_equals_a_fresh_pass(
-    family: str, backend: str, moves: list[tuple[list[int], int, int]]
+    which: tuple[str, str], moves: list[tuple[list[int], int, int]]
 ) -> None:
+    family, backend = which
     model = tiny(family, backend)
     rows: list[list[int]] = [[], [], []]
     store = model.new_cache(3)
@@ -188,8 +202,7 @@ def test_any_mix_of_ragged_passes_and_rewinds_equals_a_fresh_pass(
         assert store.lengths == tuple(map(len, rows))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("family", TINY_FAMILIES)
+@pytest.mark.parametrize(("family", "backend"), MODELS)
 def test_every_offered_hook_fires(family: str, backend: str) -> None:
     model = tiny(family, backend)
     found = model.forward([IDS], model.new_cache(), capture=model.hook_names).activations
@@ -197,9 +210,8 @@ def test_every_offered_hook_fires(family: str, backend: str) -> None:
     assert all(len(rows[0]) == len(IDS) for rows in found.values())
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("family", TINY_FAMILIES)
+@pytest.mark.parametrize(("family", "backend"), MODELS)
 def test_half_precision_keeps_its_cache(family: str, backend: str, dtype: torch.dtype) -> None:
     model = load(f"tiny-{family}", backend=backend, dtype=dtype)
     assert model.cache_works
@@ -277,7 +289,7 @@ def test_a_cache_that_lies_is_switched_off_and_results_stay_right(monkeypatch: p
             "Did you mean 'blocks.0.hook_resid_post'",
         ),
         (lambda m: match_hooks("blocks.*.resid", m.hook_names), UnknownHookError, "no hook matches"),
-        (lambda m: load("tiny-llama", backend="lean"), UnsupportedModelError, "choose from bridge, hooked"),
+        (lambda m: load("tiny-llama", backend="fast"), UnsupportedModelError, "choose from bridge, hooked, lean"),
         (lambda m: m.new_cache(0), ValueError, "at least one row"),
     ],
 )
@@ -341,7 +353,8 @@ class TestRealModels:
         with torch.inference_mode():
             out = source(torch.tensor([ids]), output_hidden_states=True)
         hooks = match_hooks("blocks.*.hook_resid_post", bridge.hook_names)
-        for model in [bridge, load(name, backend="hooked")] if HAS_HOOKED else [bridge]:
+        others = [load(name, backend=backend) for backend in (["hooked", "lean"] if HAS_HOOKED else ["lean"])]
+        for model in [bridge, *others]:
             found = model.forward([ids], model.new_cache(), capture=hooks, keep=[len(ids)])
             assert (found.logits[0] - out.logits[0]).abs().max() < LOGITS
             for layer, hook in enumerate(hooks[:-1]):

@@ -39,12 +39,18 @@ class Prefix:
     length: int
 
     def at(self, layer: int) -> tuple[Tensor | None, Tensor | None]:
-        """Its keys and values in one layer, ``[1, length, head, d_head]``, as views."""
-        keys, values = self.store._keys[layer], self.store._values[layer]
-        if keys is None or values is None:
-            return None, None
-        span = slice(self.row, self.row + 1), slice(0, self.length)
-        return keys[span], values[span]
+        """Its keys and values in one layer, ``[1, length, head, d_head]``: views, or joined where the store is a fork."""
+        before = (None, None) if self.store.prefix is None else self.store.prefix.at(layer)
+        own = slice(self.row, self.row + 1), slice(0, self.length - self.store.base)
+        return _after(before[0], self.store._keys[layer], own), _after(before[1], self.store._values[layer], own)
+
+
+def _after(before: Tensor | None, held: Tensor | None, span: tuple[slice, slice]) -> Tensor | None:
+    """What a store holds of a row, behind what it shares with the store that it was forked from."""
+    own = None if held is None or span[1].stop == 0 else held[span]
+    if before is None or own is None:
+        return before if own is None else own
+    return torch.cat([before, own], dim=1)
 
 
 class KVRows:

@@ -18,7 +18,7 @@ from .wrapped import WrappedModel, check_ids
 
 __all__ = ["BACKENDS", "load"]
 
-BACKENDS = ("bridge", "hooked")
+BACKENDS = ("bridge", "hooked", "lean")
 TRANSFORMERS_RANGE = ((5, 20), (5, 24))
 
 
@@ -34,9 +34,10 @@ def load(
 ) -> WrappedModel:
     """Load a model: a known name, a local Hugging Face directory, a ``.gguf`` file or a hub name.
 
-    ``backend`` is ``bridge`` (TransformerBridge; most architectures) or ``hooked`` (HookedTransformer;
-    Llama-, Gemma-3-, GPT-2- and NeoX-shaped). Hook names and results are the same. ``tiny-llama``,
-    ``tiny-gemma3``, ``tiny-gpt2`` and ``tiny-gpt_neox`` are random models that need no download.
+    ``backend`` is ``bridge`` (TransformerBridge; most architectures), ``hooked`` (HookedTransformer;
+    Llama-, Gemma-3-, GPT-2- and NeoX-shaped) or ``lean`` (our own; Llama- and Gemma-3-shaped, faster).
+    Hook names and results are the same. ``tiny-llama``, ``tiny-gemma3``, ``tiny-gpt2`` and
+    ``tiny-gpt_neox`` are random models that need no download.
     The KV cache is checked against an uncached pass before the model is handed out. On a CPU torch's thread
     count becomes ``threads``, or by a short trial whichever of one and the present number decodes faster.
 
@@ -91,6 +92,10 @@ def _wrap(backend: str, hf_model: Any, tokenizer: Tokenizer, name: str) -> Wrapp
         from .hooked import HookedTransformerModel
 
         return HookedTransformerModel(hf_model, tokenizer, name)
+    if backend == "lean":
+        from .lean import LeanModel
+
+        return LeanModel(hf_model, tokenizer, name)
     from .bridge import BridgeModel
 
     try:

@@ -85,7 +85,7 @@ class HookedModel(Protocol):
 
     @property
     def backend(self) -> str:
-        """Which implementation runs it: ``hooked`` or ``bridge``."""
+        """Which implementation runs it: ``bridge``, ``hooked`` or ``lean``."""
         ...
 
     @property

@@ -1,0 +1,6 @@
+"""A Llama- or Gemma-3-shaped Hugging Face model comes in; the same model with a short way through it goes out."""
+
+from .model import LeanModel
+from .rows import LeanRows
+
+__all__ = ["LeanModel", "LeanRows"]

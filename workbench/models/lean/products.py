@@ -1,0 +1,106 @@
+"""Matrix products of the compiled pass: rows of a weight matrix times a few columns, each weight read once.
+
+``weights`` is ``[out, in]``, ``given`` ``[column, in]``, ``result`` ``[column, out]``, all float32. One column is bound
+by memory: one row at a time, as the prefetcher likes it. A few are bound by both: one row by eight columns, so that
+the weights are still one stream. Many are bound by arithmetic: two rows by four columns. Either way eight running
+sums stay in registers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .atomics import jit
+
+__all__ = ["Matrix", "multiply"]
+
+Matrix = NDArray[np.float32]
+MANY = 16
+"""From so many columns on, reading the weights is the smaller part."""
+
+
+@jit
+def multiply(weights: Matrix, first: int, stop: int, given: Matrix, n_columns: int, result: Matrix) -> None:
+    """Rows ``first`` to ``stop`` of ``result = given @ weights.T`` for the first ``n_columns`` columns."""
+    if n_columns == 1:
+        for row in range(first, stop):
+            result[0, row] = _dot(weights, row, given, 0)
+        return
+    eights = n_columns // 8 * 8 if n_columns < MANY else 0
+    for row in range(first, stop):
+        for column in range(0, eights, 8):
+            _one_by_eight(weights, row, given, column, result)
+    fours = n_columns // 4 * 4
+    even = first + (stop - first) // 2 * 2
+    for column in range(eights, fours, 4):
+        for row in range(first, even, 2):
+            _two_by_four(weights, row, given, column, result)
+        if even < stop:
+            _one_by_four(weights, even, given, column, result)
+    for column in range(fours, n_columns):
+        for row in range(first, stop):
+            result[column, row] = _dot(weights, row, given, column)
+
+
+@jit
+def _dot(weights: Matrix, row: int, given: Matrix, column: int) -> np.float32:
+    total = np.float32(0)
+    for k in range(weights.shape[1]):
+        total += weights[row, k] * given[column, k]
+    return total
+
+
+@jit
+def _one_by_four(weights: Matrix, row: int, given: Matrix, column: int, result: Matrix) -> None:
+    a = b = c = d = np.float32(0)
+    for k in range(weights.shape[1]):
+        weight = weights[row, k]
+        a += weight * given[column, k]
+        b += weight * given[column + 1, k]
+        c += weight * given[column + 2, k]
+        d += weight * given[column + 3, k]
+    result[column, row], result[column + 1, row] = a, b
+    result[column + 2, row], result[column + 3, row] = c, d
+
+
+@jit
+def _two_by_four(weights: Matrix, row: int, given: Matrix, column: int, result: Matrix) -> None:
+    a = b = c = d = np.float32(0)
+    e = f = g = h = np.float32(0)
+    for k in range(weights.shape[1]):
+        upper, lower = weights[row, k], weights[row + 1, k]
+        one, two = given[column, k], given[column + 1, k]
+        three, four = given[column + 2, k], given[column + 3, k]
+        a += upper * one
+        b += upper * two
+        c += upper * three
+        d += upper * four
+        e += lower * one
+        f += lower * two
+        g += lower * three
+        h += lower * four
+    result[column, row], result[column + 1, row] = a, b
+    result[column + 2, row], result[column + 3, row] = c, d
+    result[column, row + 1], result[column + 1, row + 1] = e, f
+    result[column + 2, row + 1], result[column + 3, row + 1] = g, h
+
+
+@jit
+def _one_by_eight(weights: Matrix, row: int, given: Matrix, column: int, result: Matrix) -> None:
+    a = b = c = d = np.float32(0)
+    e = f = g = h = np.float32(0)
+    for k in range(weights.shape[1]):
+        weight = weights[row, k]
+        a += weight * given[column, k]
+        b += weight * given[column + 1, k]
+        c += weight * given[column + 2, k]
+        d += weight * given[column + 3, k]
+        e += weight * given[column + 4, k]
+        f += weight * given[column + 5, k]
+        g += weight * given[column + 6, k]
+        h += weight * given[column + 7, k]
+    result[column, row], result[column + 1, row] = a, b
+    result[column + 2, row], result[column + 3, row] = c, d
+    result[column + 4, row], result[column + 5, row] = e, f
+    result[column + 6, row], result[column + 7, row] = g, h
