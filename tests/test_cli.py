@@ -262,7 +262,7 @@ class TestRun:
             (["--temperature", "warm"], "argument --temperature: invalid float value: 'warm'"),
             (["--top-p", "0"], "top_p"),
             (["--max-new-tokens", "0"], "1 or more, got 0"),
-            (["--backend", "bridg"], "no backend 'bridg'; choose from bridge, hooked. Did you mean 'bridge'?"),
+            (["--backend", "bridg"], "no backend 'bridg'; choose from bridge, hooked, lean. Did you mean 'bridge'?"),
             (["--model", "tiny-lama"], "no tiny model 'lama'"),
             (["--capture", "x", "--no-capture"], "argument --no-capture: not allowed with argument --capture"),
             (["--prompt", ""], "the prompt is empty"),

@@ -18,7 +18,7 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 def add_model_options(parser: argparse.ArgumentParser, *, default: str | None) -> None:
     shown = default or "the trace's own"
     parser.add_argument("--model", default=default, help=f"name, directory, .gguf file or hub name (default {shown})")
-    parser.add_argument("--backend", default=None, help="bridge or hooked (default bridge, or the trace's own)")
+    parser.add_argument("--backend", default=None, help="bridge, hooked or lean (default bridge, or the trace's own)")
     parser.add_argument("--device", default=None, help="cpu, cuda, … (default: cuda if there is one)")
 
 
