@@ -39,7 +39,7 @@ class Prefix:
     length: int
 
     def at(self, layer: int) -> tuple[Tensor | None, Tensor | None]:
-        """Its keys and values in one layer, ``[1, length, head, d_head]``: views, or joined where the store is a fork."""
+        """Its keys and values in one layer, ``[1, length, head, d_head]``: views, or joined where it is a fork."""
         before = (None, None) if self.store.prefix is None else self.store.prefix.at(layer)
         own = slice(self.row, self.row + 1), slice(0, self.length - self.store.base)
         return _after(before[0], self.store._keys[layer], own), _after(before[1], self.store._values[layer], own)
