@@ -172,7 +172,7 @@ class Runtime:
             if question is None:
                 return self._leave(target, event, actions, tokenizer, n, keep)
             self._count(question)
-            asked, following = self._skipped(question, event, tokenizer)
+            asked, following = self._skipped(question)
             if asked:
                 return self._ask(question, event, actions, tokenizer, n, keep)
             target = following
@@ -186,7 +186,7 @@ class Runtime:
                 f"{question.name!r}: it goes round in a circle. Use retry(), or a larger max_visits."
             )
 
-    def _skipped(self, question: FlowQuestion, event: Event, tokenizer: Tokenizer) -> tuple[bool, Target]:
+    def _skipped(self, question: FlowQuestion) -> tuple[bool, Target]:
         """Whether the model is to be asked; if not, where the flow goes on."""
         if question.retries is not None and self.visits[question.name] > question.retries[0]:
             return False, question.retries[1]
@@ -379,7 +379,6 @@ class Runtime:
         tokens = (*keep, *said)
         if not n and not tokens:
             return None
-        # What was kept stays ours until the move is known to have been made; then it is nobody's to take back.
         self.move = Move(tokens=tokens, text=(*generated[: len(generated) - n], *tokens), span=None, wanted=text)
         return actions.backtrack(n, tokens) if n else actions.force_tokens(tokens)
 
