@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 import pytest
 from hypothesis import settings
@@ -31,3 +32,20 @@ def one_thread_for_torch() -> None:
     """Two torch threads collapse when another process spins on the same cores; never imports torch itself."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run the command in this process; the exit code, standard output and standard error come back."""
+
+    from workbench.cli import main  # only those tests need it
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as leaving:  # argparse's own way out
+            code = int(leaving.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run

@@ -34,21 +34,6 @@ SHORT = ("--max-new-tokens", "6", "--seed", "0")
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run the command in this process; the exit code, standard output and standard error come back."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        try:
-            code = main([str(argument) for argument in arguments])
-        except SystemExit as leaving:  # argparse's own way out
-            code = int(leaving.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
-
-
-@pytest.fixture
 def tiny(command: Command) -> Command:
     """``workbench run`` on the tiny model."""
     return lambda *more, prompt="hi": command("run", "--model", "tiny-llama", "--prompt", prompt, *SHORT, *more)

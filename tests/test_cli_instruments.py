@@ -10,27 +10,11 @@ import pytest
 
 from workbench import cli
 from workbench.carry import CarryTrace
-from workbench.cli import main
 from workbench.mcmc import load_chains
 
 Command = Callable[..., tuple[int, str, str]]
 CARRY = ("carry", "run", "--model", "tiny-llama", "--raw", "--prompt", "hi there", "--pauses", "2", "--band", "1:2")
 MCMC = ("mcmc", "--model", "tiny-llama", "--prompt", "hi", "--block-size", "3", "--n-mcmc", "2", "--max-tokens", "6")
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run the command in this process; the exit code, standard output and standard error come back."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        try:
-            code = main([str(argument) for argument in arguments])
-        except SystemExit as leaving:  # argparse's own way out
-            code = int(leaving.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
 
 
 @pytest.mark.parametrize("name", ["carry", "carry run", "carry train", "carry controls", "mcmc"])
