@@ -1,7 +1,8 @@
 """The traps that a carry is known to fall into, one test each, and what is refused rather than got wrong.
 
 Those with tests elsewhere: T3, T13 (padding) and T15 (masks per call) in test_equivalence and test_interventions,
-T4, T9 and T12 in test_carry_generation, T16 in test_adapters, T18 in test_carry_cost.
+T4, T9 and T12 in test_carry_generation, T16 in test_adapters, T18 in test_carry_cost; T19 (a load that asks a network)
+in tests/models/test_load, for every backend that a carry runs on.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mod_scripts import run, writes
 
-from workbench import SamplingParams, Session, mod, replay
+from workbench import SamplingParams, Session, load, mod, replay
 from workbench.errors import WorkbenchError
 from workbench.mods import MODS, ModSpecError, ban_tokens, build, calculator, parse, rebuild, watch
 
@@ -17,6 +17,7 @@ READY: dict[str, dict[str, Any]] = {
     "ban_tokens": {"words": ["foo"], "tokens": [3]},
     "calculator": {},
     "canned_output": {"text": "no", "when": "weather"},
+    "reasoning_with_sampling": {"alpha": 2.0, "block_size": 4, "n_mcmc": 2, "seed": 1},
     "replace_phrase": {"old": "a", "new": "b"},
     "replace_prefill": {"system": "be brief"},
     "steer": {"direction": [0.5, 1.25], "layer": 1, "scale": 2.0},
@@ -85,6 +86,14 @@ def test_a_run_is_repeated_with_mods_rebuilt_from_its_trace(model: Any) -> None:
     prompt = "What is 17 * 23 ="
     session = Session(model, [calculator(), ban_tokens(["a", "b"]), build("replace_phrase", old="9", new="[9]")])
     trace = session.generate(prompt, max_new_tokens=30, sampling=SamplingParams(temperature=1), seed=3).trace
+    mods = [rebuild(told) for told in trace.run["requests"]["r0"]["mods"]]
+    assert replay(trace, model, mods).agrees
+
+
+def test_a_chain_that_ran_as_a_mod_is_repeated_from_its_trace() -> None:
+    model = load("tiny-llama")
+    chain = build("reasoning_with_sampling", **READY["reasoning_with_sampling"])
+    trace = Session(model, [chain]).generate("A letter: ", max_new_tokens=8, seed=0).trace
     mods = [rebuild(told) for told in trace.run["requests"]["r0"]["mods"]]
     assert replay(trace, model, mods).agrees
 

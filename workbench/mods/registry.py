@@ -8,6 +8,7 @@ from typing import Any
 
 from ..engine import FunctionMod
 from ..errors import WorkbenchError, did_you_mean
+from ..mcmc import reasoning_with_sampling
 from .asking import ask_when_unsure
 from .banning import ban_tokens
 from .calculating import calculator
@@ -25,6 +26,7 @@ MODS: Mapping[str, Callable[..., FunctionMod]] = {
     "ban_tokens": ban_tokens,
     "calculator": calculator,
     "canned_output": canned_output,
+    "reasoning_with_sampling": reasoning_with_sampling,
     "replace_phrase": replace_phrase,
     "replace_prefill": replace_prefill,
     "steer": steer,
@@ -32,7 +34,7 @@ MODS: Mapping[str, Callable[..., FunctionMod]] = {
     "valid_json": valid_json,
     "watch": watch,
 }
-"""The factories of this room by the name of the mod they make."""
+"""Factories by the name of the mod they make: those of this room, and the chain that is a mod."""
 
 
 class ModSpecError(WorkbenchError, ValueError):
