@@ -10,13 +10,17 @@ from mod_scripts import run, writes
 
 from workbench import SamplingParams, Session, load, mod, replay
 from workbench.errors import WorkbenchError
+from workbench.flows import FlowDefinition, FlowEngine, FlowQuestion
 from workbench.mods import MODS, ModSpecError, ban_tokens, build, calculator, parse, rebuild, watch
+
+MOOD = FlowDefinition("mood", FlowQuestion("mood", "Good or bad? ", ["good", "bad"], erase_mode="all"))
 
 READY: dict[str, dict[str, Any]] = {
     "ask_when_unsure": {"threshold": 3.0},
     "ban_tokens": {"words": ["foo"], "tokens": [3]},
     "calculator": {},
     "canned_output": {"text": "no", "when": "weather"},
+    "flow": {"flow": MOOD.to_json(), "max_visits": 2},
     "reasoning_with_sampling": {"alpha": 2.0, "block_size": 4, "n_mcmc": 2, "seed": 1},
     "replace_phrase": {"old": "a", "new": "b"},
     "replace_prefill": {"system": "be brief"},
@@ -34,7 +38,7 @@ def test_the_table_of_mods_is_whole() -> None:
 def test_a_ready_mod_is_rebuilt_from_its_description(name: str) -> None:
     made = build(name, **READY[name])
     told = json.loads(json.dumps(made.describe()))
-    assert told["name"] == name
+    assert told["name"] == ("flow:mood" if name == "flow" else name)
     again = rebuild(told)
     assert again.describe() == made.describe()
     assert parse(f"{name}:{json.dumps(told['params'])}").describe() == made.describe()
@@ -59,6 +63,7 @@ def test_the_command_line_names_a_mod() -> None:
         ("watch", "missing a required argument: 'fn'"),
         ('watch:{"fn": "print"}', "needs a function of an event"),
         ('valid_json:{"max_rolls": -1}', "whole number"),
+        ('flow:{"flow": "{}"}', "flow: .*format"),
     ],
 )
 def test_a_name_or_params_that_fit_nothing_are_refused(spec: str, why: str) -> None:
@@ -96,6 +101,21 @@ def test_a_chain_that_ran_as_a_mod_is_repeated_from_its_trace() -> None:
     trace = Session(model, [chain]).generate("A letter: ", max_new_tokens=8, seed=0).trace
     mods = [rebuild(told) for told in trace.run["requests"]["r0"]["mods"]]
     assert replay(trace, model, mods).agrees
+
+
+def test_a_flow_is_repeated_from_its_trace() -> None:
+    model = load("tiny-llama")
+    trace = Session(model, [FlowEngine(MOOD).as_mod()]).generate("Today: ", max_new_tokens=6, seed=0).trace
+    told = trace.run["requests"]["r0"]["mods"]
+    assert replay(trace, model, [rebuild(each) for each in told]).agrees
+
+
+def test_a_flow_with_functions_of_ones_own_is_said_to_be_made_of_code() -> None:
+    question = FlowQuestion("mood", "Good or bad? ", ["good", "bad"]).on("good", lambda state: "fine")
+    told = FlowEngine(question).as_mod().describe()
+    assert told["params"] is None
+    with pytest.raises(ModSpecError, match="made of code, not of parameters"):
+        rebuild(told)
 
 
 def test_ready_mods_work_together(model: Any) -> None:

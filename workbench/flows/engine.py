@@ -50,13 +50,20 @@ class FlowEngine:
         return runtime.handle(event, actions, tokenizer)
 
     def as_mod(self) -> FunctionMod:
-        """The flow as a mod of its own."""
+        """The flow as a mod of its own. A trace holds its document, if all its functions are registered."""
 
-        @mod(name=f"flow:{self.definition.name}")
+        @mod(name=f"flow:{self.definition.name}", params=self._params())
         def run_flow(event: Any, actions: ActionBuilder, tokenizer: Tokenizer) -> Any:
             return self.handle_event(event, actions, tokenizer)
 
         return run_flow
+
+    def _params(self) -> dict[str, Any] | None:
+        """What makes this flow again, or None where it has functions that no document can name."""
+        try:
+            return {"flow": self.definition.to_json(), "max_visits": self.max_visits}
+        except FlowError:
+            return None
 
     def _start(self, request_id: str) -> Runtime:
         state = FlowState(request_id=request_id)

@@ -9,6 +9,7 @@ from typing import Any
 from ..engine import FunctionMod
 from ..errors import WorkbenchError, did_you_mean
 from ..mcmc import reasoning_with_sampling
+from .asked_flow import flow
 from .asking import ask_when_unsure
 from .banning import ban_tokens
 from .calculating import calculator
@@ -26,6 +27,7 @@ MODS: Mapping[str, Callable[..., FunctionMod]] = {
     "ban_tokens": ban_tokens,
     "calculator": calculator,
     "canned_output": canned_output,
+    "flow": flow,
     "reasoning_with_sampling": reasoning_with_sampling,
     "replace_phrase": replace_phrase,
     "replace_prefill": replace_prefill,
@@ -34,7 +36,7 @@ MODS: Mapping[str, Callable[..., FunctionMod]] = {
     "valid_json": valid_json,
     "watch": watch,
 }
-"""Factories by the name of the mod they make: those of this room, and the chain that is a mod."""
+"""Factories by the name of the mod they make: those of this room, and the flows and chains that are mods."""
 
 
 class ModSpecError(WorkbenchError, ValueError):
@@ -71,12 +73,13 @@ def rebuild(description: Mapping[str, Any]) -> FunctionMod:
     :raises ModSpecError: it is no ready mod, or one that was given a function.
     """
     name, params = str(description.get("name")), description.get("params")
-    if name not in MODS or not isinstance(params, Mapping):
+    kind = "flow" if name.startswith("flow:") else name
+    if kind not in MODS or not isinstance(params, Mapping):
         raise ModSpecError(
             f"mod {name!r} can't be rebuilt from the trace: it was made of code, not of parameters. Pass it "
             "yourself, in the place it had; the trace's manifest has its source to read."
         )
-    return build(name, **params)
+    return build(kind, **params)
 
 
 def parse(spec: str) -> FunctionMod:
