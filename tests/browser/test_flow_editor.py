@@ -504,9 +504,17 @@ def test_stop_and_a_second_press_do_no_harm(notebook: Notebook, tools: Locator) 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_both_themes_are_readable_and_accessible(notebook: Notebook, tools: Locator, theme: str) -> None:
+    """With every part of a question in use, and all of them in sight."""
     notebook.theme(theme)
+    after = {"route": "question", "question": "runtime_tool_router"}
+    used = {"when": {"when_unsure": 2}, "assign": ["notebook.shout"], "retry": {"most": 2, "target": after}}
+    for key, value in used.items():
+        notebook.ask(f"tools.edit('set', node='runtime_tool_calls', key={key!r}, value={value!r})")
     box(tools, "runtime_tool_calls").click()
     tools.locator(".wb-more summary").click()
+    expect(tools.locator(".wb-more")).to_have_attribute("open", "")
+    for name in ("Entropy above (nats)", "No longer call notebook.shout", "Ask at most (times)"):
+        expect(field(tools, name)).to_be_visible()
     assert accessibility_faults(tools) == []
     notebook.screenshot(f"flow-{theme}", tools)
 

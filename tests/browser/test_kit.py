@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from lab_driver import Lab, Notebook
-from playwright.sync_api import expect
+from lab_driver import Lab, Notebook, accessibility_faults
+from playwright.sync_api import Locator, expect
 
 pytestmark = pytest.mark.slow
 
-SETUP = """
-import gc, weakref
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+FORMS = {
+    "explorer": "Tokens in order",
+    "residual": "Logit lens at position",
+    "live": "Tokens in order",
+    "flow": "Flow ask",
+    "carry": "What can be read",
+}
+"""Each kind of window, and words of the form that stands in for it."""
+SETUP = f"""
+import gc, sys, weakref
 import torch, workbench, widgets
+from IPython.display import display
 from ipywidgets.widgets.widget import _instances
-from widgets import LiveRun, ResidualView, TraceExplorer
+sys.path.insert(0, {str(Path(__file__).parents[1] / "widgets")!r})
+from window_kinds import KINDS
 
 torch.set_num_threads(1)
-model = workbench.load("tiny-llama", progress=False)
-capture = "blocks.*.hook_resid_post"
-trace = workbench.Session(model, capture=capture).generate("Say it.", max_new_tokens=8, seed=1).trace
+shown = {{kind: make("Say it.") for kind, make in KINDS.items() if kind in {tuple(FORMS)!r}}}
 before = len(_instances)
 """
-CELLS = [SETUP, "TraceExplorer(trace, model)", "ResidualView(model, 'Say it.')", "LiveRun(model)"]
+CELLS = [SETUP, *(f"shown['{kind}']" for kind in FORMS)]
 
 
 @pytest.fixture(scope="module")
@@ -32,21 +42,84 @@ def notebook(lab: Lab) -> Iterator[Notebook]:
         yield notebook
 
 
+def last_cell(notebook: Notebook) -> Locator:
+    return notebook.page.locator(".jp-Notebook .jp-Cell").last
+
+
 @pytest.mark.usefixtures("no_faults")
 def test_a_live_window_hides_its_html_form(notebook: Notebook) -> None:
-    for kind in ("explorer", "residual", "live"):
+    for kind in FORMS:
         notebook.window(kind)
     forms = notebook.page.locator(".wb-fallback")
-    expect(forms).to_have_count(3)
-    for number in range(3):
+    expect(forms).to_have_count(len(FORMS))
+    for number in range(len(FORMS)):
         expect(forms.nth(number)).to_be_hidden()
 
 
-SHOW = """
-from IPython.display import display
+@pytest.mark.usefixtures("no_faults")
+@pytest.mark.parametrize("kind", FORMS)
+def test_a_warning_is_a_row_in_the_window_until_it_is_dismissed(notebook: Notebook, kind: str) -> None:
+    window = notebook.window(kind)
+    row = window.locator(".wb-notices:not(.wb-silent)")
+    expect(row).to_be_hidden()
+    notebook.ask(f"for text in ('<b>first</b>', 'second'): shown['{kind}'].notice(text)")
+    expect(row.locator("p")).to_have_text(["<b>first</b>", "second"])
+    assert accessibility_faults(window.locator(".wb-notices").first) == []
+    row.get_by_role("button", name="Dismiss").click()
+    expect(row).to_be_hidden()
+    assert notebook.value(f"shown['{kind}'].notices") == []
 
-made = [lambda: TraceExplorer(trace, model), lambda: ResidualView(model, "a"), lambda: LiveRun(model)]
-kept = [make() for make in made for _ in range(3)]
+
+@pytest.mark.usefixtures("no_faults")
+def test_a_view_that_nobody_answers_says_so_after_three_seconds_and_offers_the_form(notebook: Notebook) -> None:
+    """As where a page shows a window, but no message gets through. An answer takes it all back."""
+    notebook.ask("live = shown['live']; live.on_msg(live._heard, remove=True)")
+    notebook.run_cell("live")
+    cell = last_cell(notebook)
+    window, form = cell.locator(".wb-live"), cell.locator(".wb-fallback")
+    silent = window.locator(".wb-silent")
+    expect(window).to_be_visible()
+    expect(silent).to_be_hidden()
+    expect(silent).to_be_visible(timeout=10_000)
+    expect(form).to_be_hidden()
+    assert accessibility_faults(silent) == []
+    silent.get_by_role("button", name="Show the plain form").click()
+    expect(form.locator("table")).to_be_visible()
+    expect(window).to_be_visible()
+    notebook.screenshot("kit-silent", cell)
+    notebook.ask("live.on_msg(live._heard); live.tell('pong', {})")
+    expect(silent).to_be_hidden()
+    expect(form).to_be_hidden()
+    notebook.run_cell("pass")
+
+
+@pytest.mark.usefixtures("no_faults")
+def test_a_page_that_knows_no_widgets_shows_the_form(notebook: Notebook) -> None:
+    """As a front end without a widget manager: nothing there draws the view."""
+    notebook.page.evaluate(_WITHOUT_WIDGETS, WIDGET_VIEW)
+    notebook.run_cell("for window in shown.values(): display(window)")
+    cell = last_cell(notebook)
+    forms = cell.locator(".wb-fallback")
+    expect(forms).to_have_count(len(FORMS))
+    for number, text in enumerate(FORMS.values()):
+        expect(forms.nth(number)).to_be_visible()
+        expect(forms.nth(number)).to_contain_text(text)
+    assert cell.locator(".wb").count() == 0
+    notebook.page.evaluate("() => window.withWidgets()")
+    notebook.run_cell("shown['flow']")
+    expect(last_cell(notebook).locator(".wb-flow")).to_be_visible()
+    notebook.run_cell("pass")
+
+
+_WITHOUT_WIDGETS = """type => {
+  const { rendermime } = jupyterapp.shell.currentWidget.content;
+  const factory = rendermime.getFactory(type), rank = rendermime._ranks[type].rank;
+  rendermime.removeMimeType(type);
+  window.withWidgets = () => rendermime.addFactory(factory, rank);
+}"""
+
+SHOW = """
+kept = [make("Say it.") for kind, make in KINDS.items() if kind in shown for _ in range(2)]
 for window in kept: display(window)
 """
 CLOSE = """
@@ -60,29 +133,30 @@ print(sum(ref() is not None for ref in refs), len(_instances) - before)
 
 @pytest.mark.usefixtures("no_faults")
 def test_fifty_windows_opened_and_closed_leave_nothing_alive(notebook: Notebook) -> None:
-    """Neither in the kernel nor in the page: no view, no model, no listener. Nine at a time, six times."""
-    shown = notebook.page.locator(".jp-NotebookPanel .wb")
-    for kind in ("explorer", "residual", "live"):
+    """Neither in the kernel nor in the page: no view, no model, no listener. Ten at a time, six times."""
+    views = notebook.page.locator(".jp-NotebookPanel .wb")
+    for kind in FORMS:
         notebook.window(kind)
+    own = int(notebook.ask("gc.collect(); print(len(_instances) - before)"))  # a layout of each that is shown
     listeners = []
     for _ in range(6):
         notebook.run_cell(SHOW)
-        expect(shown).to_have_count(3 + 9, timeout=60_000)
-        # The three of the notebook's own cells have a layout each.
-        assert notebook.ask(CLOSE) == "0 6"
-        expect(shown).to_have_count(3, timeout=60_000)
+        expect(views).to_have_count(3 * len(FORMS), timeout=60_000)
+        assert notebook.ask(CLOSE) == f"0 {own}"
+        expect(views).to_have_count(len(FORMS), timeout=60_000)
         notebook.run_cell("pass")
         listeners.append(notebook.listeners())
-    # The first round loads what is loaded once; each of the 45 windows after it has more than ten listeners.
+    # The first round loads what is loaded once; each of the fifty windows after it has more than ten listeners.
     assert listeners[-1] - listeners[0] < 100
 
 
 def test_static_windows_are_plain_html(notebook: Notebook) -> None:
-    notebook.run_cell("widgets.display(static=True)\nTraceExplorer(trace, model)")
-    output = notebook.page.locator(".jp-Cell").last.locator(".jp-OutputArea-output")
-    expect(output.locator("table")).to_be_visible()
-    expect(output.locator("table")).to_contain_text("sampled")
-    assert notebook.page.locator(".jp-Cell").last.locator(".wb").count() == 0
+    notebook.run_cell("widgets.display(static=True)\nfor window in shown.values(): display(window)")
+    outputs = last_cell(notebook).locator(".jp-OutputArea-output")
+    expect(outputs).to_have_count(len(FORMS))
+    for number, text in enumerate(FORMS.values()):
+        expect(outputs.nth(number)).to_contain_text(text)
+    assert last_cell(notebook).locator(".wb").count() == 0
     notebook.ask("widgets.display(static=None)")
 
 
@@ -94,9 +168,9 @@ def test_a_saved_notebook_shows_the_forms_when_its_kernel_is_gone(notebook: Note
     notebook.faults()
     notebook.open(kernel=False)
     forms = notebook.page.locator(".wb-fallback")
-    expect(forms).to_have_count(3, timeout=60_000)
+    expect(forms).to_have_count(len(FORMS), timeout=60_000)
     notebook.page.wait_for_timeout(2000)
-    for number, text in enumerate(("Tokens in order", "Logit lens at position", "nothing was run")):
+    for number, text in enumerate(FORMS.values()):
         expect(forms.nth(number)).to_be_visible()
         expect(forms.nth(number)).to_contain_text(text)
     for message in ("Error displaying widget", "Loading widget"):

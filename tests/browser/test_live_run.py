@@ -202,6 +202,30 @@ def test_a_branch_shares_the_tokens_before_it_and_is_compared(notebook: Notebook
     expect(window.locator(".wb-parted")).to_have_count(2)
     expect(window).to_contain_text("The outputs part at position")
     notebook.screenshot("live-branch", window)
+    window.get_by_label("Compare with", exact=True).select_option("")
+    expect(window.locator(".wb-parted")).to_have_count(0)
+    window.get_by_label("Compare with", exact=True).select_option(str(runs - 2))
+    expect(window.locator(".wb-parted")).to_have_count(2)
+    run(notebook, window)
+    expect(window.locator(".wb-parted")).to_have_count(0)
+
+
+def test_a_field_that_was_emptied_is_named_and_what_the_engine_warns_of_is_a_row(
+    notebook: Notebook, window: Locator
+) -> None:
+    field(window, "Temperature").fill("")
+    button(window, "Run").click()
+    expect(window.locator(".wb-error")).to_contain_text("the field 'temperature' is empty; type a number")
+    field(window, "Temperature").fill("1")
+    notebook.ask(
+        "@workbench.mod\ndef in_vain(event, actions, tokenizer):\n"
+        "    if isinstance(event, workbench.Prefilled): return actions.edit('blocks.1.hook_resid_post', lambda v: v)\n"
+        "live.run('Hello', max_new_tokens=3, mods=[in_vain]); assert live.wait(30)"
+    )
+    expect(window.locator(".wb-notices:not(.wb-silent)")).to_contain_text("blocks.1.hook_resid_post changed nothing")
+    assert notebook.page.locator("[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
+    run(notebook, window)
+    expect(window.locator(".wb-notices:not(.wb-silent)")).to_be_hidden()
 
 
 def test_a_mod_is_picked_and_a_bad_one_is_an_error_row(notebook: Notebook, window: Locator) -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -464,6 +465,19 @@ def test_an_error_in_the_worker_is_shown(inspector: CarryInspector, heard: Any, 
     assert inspector.worker.state == "failed"
     assert inspector.error == "the ridge broke"
     inspector.error = ""
+
+
+def test_warnings_of_a_study_are_in_the_window_and_in_no_cell(
+    inspector: CarryInspector, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        work = lambda: warnings.warn("the ridge is thin", stacklevel=1)  # noqa: E731  # why: one line, as studies are
+        assert inspector.worker.start("layers", 1, work, lambda made: None)
+        inspector.wait(10)
+    assert "the ridge is thin" in inspector.notices
+    assert capsys.readouterr().err == ""
+    inspector.notices = []
 
 
 def test_a_closed_window_leaves_nothing_behind(toy: CarryModel) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flow_samples import two_questions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +26,6 @@ from workbench.flows import (
     FlowQuestion,
     JsonStrat,
     RegexStrat,
-    flow_function,
     layout,
     outline,
     route_tool,
@@ -37,19 +37,6 @@ GREEDY = SamplingParams(temperature=0)
 WAIT = 60.0
 
 
-@flow_function("editor_test.say")
-def say(ctx: Any, actions: Any, tokenizer: Any) -> Any:
-    return actions.force_tokens(
-        tokenizer.encode(f"[{ctx.answers['first']} {ctx.answers['second']} {ctx.data['seen']}]")
-    )
-
-
-def two_questions() -> FlowDefinition:
-    second = FlowQuestion("second", " B?", ["one", "two"], erase_mode="all").then(say)
-    first = FlowQuestion("first", " A?", ["yes", "no"], erase_mode="all").then(second)
-    return FlowDefinition("two", first)
-
-
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -57,7 +44,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def editor(model: Any) -> Iterator[FlowEditor]:
-    editor = FlowEditor(two_questions(), model)
+    editor = FlowEditor(two_questions(counted=False), model)
     yield editor
     editor.close()
 
@@ -86,7 +73,7 @@ def test_the_tool_flow_authored_step_by_step_is_the_bundled_file_byte_for_byte()
 NAMES = st.sampled_from(["question 1", "question 2", "question 3", "a", "b", "wetter ☀", "gone"])
 TARGETS = st.one_of(
     st.none(), st.builds(lambda name: {"question": name}, NAMES), st.builds(lambda text: {"message": text}, st.text()),
-    st.sampled_from([{"function": "editor_test.say"}, {"function": "nobody"}, {"route": "noop"}, {"what": 1}]),
+    st.sampled_from([{"function": "sample.say"}, {"function": "nobody"}, {"route": "noop"}, {"what": 1}]),
     st.builds(lambda name: {"flow": {"name": "inner", "root": name}}, NAMES),
 )  # fmt: skip
 WAYS = st.sampled_from(["child", "branch", "otherwise"])
@@ -296,7 +283,7 @@ def test_a_new_editor_without_anything_goes_on_where_the_last_one_was_left() -> 
 
 
 def test_a_file_that_someone_else_changed_is_left_alone() -> None:
-    editor = FlowEditor(two_questions(), path="mine.json")
+    editor = FlowEditor(two_questions(counted=False), path="mine.json")
     editor.edit("rename", node="first", name="1st")
     Path("mine.json").write_text("theirs")
     editor.edit("rename", node="1st", name="one")
@@ -306,13 +293,13 @@ def test_a_file_that_someone_else_changed_is_left_alone() -> None:
 
 
 def test_a_flow_of_a_name_that_has_a_file_gets_a_file_of_its_own() -> None:
-    first = FlowEditor(two_questions())
+    first = FlowEditor(two_questions(counted=False))
     first.edit("rename", node="first", name="1st")
-    second = FlowEditor(two_questions())
+    second = FlowEditor(two_questions(counted=False))
     assert second.path == Path("data/flows/two-2.json")
     assert "FlowEditor(path='data/flows/two.json') opens that one" in second._told
     with pytest.raises(FlowError, match="holds another flow than the one given"):
-        FlowEditor(two_questions(), path="data/flows/two.json")
+        FlowEditor(two_questions(counted=False), path="data/flows/two.json")
     assert FlowEditor(path="data/flows/two.json").flow.root.name == "1st"
 
 
@@ -415,7 +402,7 @@ def test_the_frame_is_what_is_drawn(editor: FlowEditor) -> None:
     frame = editor.frame()
     assert frame[["question", "answer", "leads to"]].values.tolist() == [
         ["first", "yes", "otherwise"], ["", "no", "otherwise"], ["", "otherwise", "second"],
-        ["second", "one", "otherwise"], ["", "two", "otherwise"], ["", "otherwise", "function editor_test.say"],
+        ["second", "one", "otherwise"], ["", "two", "otherwise"], ["", "otherwise", "function sample.say"],
     ]  # fmt: skip
     assert "<svg" in editor.static_html()
     hostile = FlowEditor(FlowDefinition("<em>", FlowQuestion("<img>", "<script>", ["<u>"])), path="h.json")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flow_samples import count, two_questions
 
 from widgets import FlowEditor
 from workbench import SamplingParams, Session
@@ -19,27 +21,9 @@ GREEDY = SamplingParams(temperature=0)
 WAIT = 60.0
 
 
-@flow_function("tries_test.say")
-def say(ctx: Any, actions: Any, tokenizer: Any) -> Any:
-    return actions.force_tokens(
-        tokenizer.encode(f"[{ctx.answers['first']} {ctx.answers['second']} {ctx.data['seen']}]")
-    )
-
-
-@flow_function("tries_test.count")
-def count(state: Any, answer: str) -> None:
-    state.data["seen"] = [*state.data.get("seen", []), answer]
-
-
 @flow_function("tries_test.broken")
 def broken(state: Any) -> None:
     raise RuntimeError("no way")
-
-
-def two_questions(erase: str = "all") -> FlowDefinition:
-    second = FlowQuestion("second", " B?", ["one", "two"], erase_mode=erase).then(say).assign(count)
-    first = FlowQuestion("first", " A?", ["yes", "no"], erase_mode=erase).then(second).assign(count)
-    return FlowDefinition("two", first)
 
 
 @pytest.fixture(autouse=True)
@@ -196,6 +180,29 @@ def test_run_while_running_does_nothing_and_stop_keeps_what_there_is(editor: Flo
     with pytest.raises(PromptError, match="the prompt is empty"):
         editor.run("")
     assert len(editor.runs) == 1
+
+
+@flow_function("tries_test.warns")
+def warns(state: Any) -> None:
+    """A function that has something to say of itself."""
+    warnings.warn("the flow's own word", stacklevel=1)
+
+
+def test_warnings_of_a_try_are_in_the_window_and_in_no_cell(
+    editor: FlowEditor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    editor.edit("set", node="first", key="auto_answer", value="tries_test.warns")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        editor.run("Hello", max_new_tokens=4, sampling=GREEDY)
+        editor.wait(WAIT)
+    assert editor.status == "idle", editor.runs[0].error
+    assert "the flow's own word" in editor.notices
+    assert capsys.readouterr().err == ""
+    editor.edit("unset", node="first", key="auto_answer")
+    editor.run("Hello", max_new_tokens=4, sampling=GREEDY)
+    editor.wait(WAIT)
+    assert "the flow's own word" not in editor.notices
 
 
 def test_without_a_model_there_is_nothing_to_try_it_on() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -12,9 +15,11 @@ import pytest
 
 import workbench
 from widgets import LiveRun
-from widgets.live_run.outbox import INTERVAL, Outbox
+from widgets.base.outbox import INTERVAL, Outbox
+from widgets.base.window import LARGEST_MESSAGE
 from workbench import SamplingParams
 from workbench.errors import PromptError, ReportError, UnknownHookError
+from workbench.mods import ban_tokens, calculator
 
 WAIT = 30.0
 
@@ -24,6 +29,19 @@ def live(model: Any) -> Iterator[LiveRun]:
     live = LiveRun(model, directions={"ones": [1.0] * 32})
     yield live
     live.close()
+
+
+@pytest.fixture
+def heard(live: LiveRun, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the browser is told, each with its time and size."""
+    heard: list[dict[str, Any]] = []
+
+    def keep(content: dict[str, Any], buffers: Any = None) -> None:
+        size = len(json.dumps(content)) + sum(map(len, buffers or ()))
+        heard.append({**content, "at": time.monotonic(), "bytes": size})
+
+    monkeypatch.setattr(live, "send", keep)
+    return heard
 
 
 def until_held(live: LiveRun, event: str, after: int = -1) -> dict[str, Any]:
@@ -231,9 +249,106 @@ def test_what_can_not_be_done_is_said(live: LiveRun, act: Any, says: str) -> Non
         act(live)
 
 
+@pytest.mark.parametrize(
+    ("field", "typed", "says"),
+    [
+        ("temperature", "", "the field 'temperature' is empty; type a number"),
+        ("top_k", "1.5", "the field 'top k' is '1.5'; type a whole number"),
+        ("max_new_tokens", None, "the field 'max new tokens' is empty; type a whole number"),
+        ("temperature", "-3", "temperature must be >= 0, got -3.0"),
+    ],
+)
+def test_a_field_that_holds_no_number_is_named(live: LiveRun, field: str, typed: Any, says: str) -> None:
+    form = {"prompt": "Hi", "temperature": "1", "top_k": "0", "top_p": "1", "max_new_tokens": "2", "seed": "0"}
+    with pytest.raises((ReportError, ValueError), match=re.escape(says)):
+        live._heard(live, {"type": "run", **form, field: typed}, [])
+    assert (live.status, live.runs) == ("idle", ())
+
+
 def test_a_pattern_that_captures_nothing_is_refused(model: Any) -> None:
     with pytest.raises(UnknownHookError, match=r"no hook matches 'blocks\.9"):
         LiveRun(model, capture="blocks.9.hook_resid_post")
+
+
+@workbench.mod
+def edits_in_vain(event: Any, actions: Any, tokenizer: Any) -> Any:
+    """An edit that changes nothing, which the engine warns of, and a warning of its own."""
+    if isinstance(event, workbench.Prefilled):
+        warnings.warn("a word of the mod's own", stacklevel=1)
+        return actions.edit("blocks.1.hook_resid_post", lambda value: value)
+    return None
+
+
+def test_warnings_of_a_run_are_in_the_window_at_each_run_and_in_no_cell(
+    live: LiveRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")  # as in a notebook: Python itself shows the same warning once
+        for _ in range(2):
+            live.run("Hello", max_new_tokens=2, mods=[edits_in_vain])
+            assert live.wait(WAIT)
+            assert live.status == "idle", live.runs[-1].error
+            assert [text for text in live.notices if "blocks.1.hook_resid_post changed nothing" in text]
+            assert not [text for text in live.notices if text.startswith("request ")]
+    assert len(live.runs[0].trace.frame().query("kind == 'warning'")) == 1
+    assert capsys.readouterr().err == ""
+    live.run("Hello", max_new_tokens=1)
+    assert live.wait(WAIT)
+    assert live.notices == []
+
+
+def test_a_mod_s_own_warning_is_in_the_window(live: LiveRun, capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        live.run("Hello", max_new_tokens=2, mods=[edits_in_vain])
+        assert live.wait(WAIT)
+    assert live.notices[0] == "a word of the mod's own"
+    assert len(live.notices) == 2, "what the engine says in the trace and to Python is one warning"
+    assert capsys.readouterr().err == ""
+
+
+def test_a_model_without_its_cache_says_so_in_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = workbench.load("tiny-gpt2", progress=False)
+    monkeypatch.setattr(model, "cache_works", False)
+    live = LiveRun(model, "Hello")
+    assert "KV cache of this model is switched off" in live.notices[0]
+    live.run("Hello", max_new_tokens=2)
+    assert live.wait(WAIT)
+    assert "KV cache of this model is switched off" in live.notices[0]
+    assert live.trace.run["model"]["kv_cache"] is False
+    live.close()
+
+
+def test_mods_that_did_nothing_are_named_at_the_end(live: LiveRun, heard: list[dict[str, Any]]) -> None:
+    live.run("Hello", max_new_tokens=3, mods=[ban_tokens(tokens=[70]), calculator()])
+    assert live.wait(WAIT)
+    live._send_progress()
+    assert heard[-1]["idle"] == ["calculator"]
+
+
+def test_a_run_that_was_stopped_leaves_no_hook_and_keeps_residuals_as_plain_numbers(live: LiveRun, model: Any) -> None:
+    before = {name: len(point._forward_hooks) for name, point in model._points.items()}
+    live.run("Hello", max_new_tokens=200)
+    while len(live.trace.records) < 12:
+        time.sleep(0.001)
+    live.stop()
+    assert live.wait(WAIT)
+    assert {name: len(point._forward_hooks) for name, point in model._points.items()} == before
+    kept = [value for record in live.trace.records for value in (record.activations or {}).values()]
+    assert kept
+    assert not [value for value in kept if value.requires_grad or value.device.type != "cpu"]
+
+
+def test_a_second_after_any_moment_brings_ten_messages_at_most(live: LiveRun, heard: list[dict[str, Any]]) -> None:
+    """Of a run as fast as a tiny model goes, each of bounded size; the last says how it ended."""
+    live.run("Hello", max_new_tokens=230, seed=3)
+    assert live.wait(WAIT)
+    time.sleep(5 * INTERVAL)
+    times = [each["at"] for each in heard]
+    assert len(times) > 1
+    assert max(sum(first <= other < first + 0.999 for other in times) for first in times) <= 10
+    assert max(each["bytes"] for each in heard) < LARGEST_MESSAGE
+    assert heard[-1]["reason"] in ("max_tokens", "eos")
 
 
 def test_closing_ends_the_thread(model: Any) -> None:

@@ -6,6 +6,8 @@ window's ``index.js`` here. Parts are plain functions without imports or exports
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 __all__ = ["LARGEST_SCRIPT", "script", "style"]
@@ -13,15 +15,31 @@ __all__ = ["LARGEST_SCRIPT", "script", "style"]
 HERE = Path(__file__).parent
 LARGEST_SCRIPT = 60_000
 """Bound on a window's script, bytes: it travels in the message that opens the window, with its first data."""
+_TOLD = re.compile(r"(?<=[;{,]) // [^\"'`\n]*$")
+"""What is said at the end of a line."""
+_OPEN = (";", "{", ",", "(", "[")
+"""After these a line can be joined to the next one: no statement ends there without saying so."""
 
 
-def script(folder: Path, *parts: str) -> str:
-    """The shared parts (``dom`` is always there), then ``index.js`` of ``folder``."""
-    files = [HERE / f"{name}.js" for name in ("dom", *parts)]
-    return "\n".join(path.read_text("utf-8") for path in (*files, folder / "index.js"))
+def script(folder: Path, *parts: str, own: Iterable[str] = ()) -> str:
+    """The shared parts (``dom`` is always there), those of ``folder`` in ``own``, then its ``index.js``; shortened."""
+    shared = [HERE / f"{name}.js" for name in ("dom", *parts)]
+    files = [*shared, *(folder / f"{name}.js" for name in own), folder / "index.js"]
+    return lean("\n".join(path.read_text("utf-8") for path in files))
 
 
 def style(folder: Path, *parts: str) -> str:
     """The shared theme, then the styles of shared parts and ``style.css`` of ``folder``."""
     files = [HERE / f"{name}.css" for name in ("theme", *parts)]
     return "\n".join(path.read_text("utf-8") for path in (*files, folder / "style.css"))
+
+
+def lean(text: str) -> str:
+    """A script without indentation, comments and most line ends: they are for readers, not for a notebook.
+
+    It knows nothing of the language but this: no text of ours goes over several lines, and no comment begins within
+    one that does not follow ``;``, ``{`` or ``,``.
+    """
+    lines = (_TOLD.sub("", line.strip()) for line in text.splitlines())
+    kept = [line for line in lines if line and not line.startswith("//")]
+    return "".join(line if line.endswith(_OPEN) and "//" not in line else f"{line}\n" for line in kept)

@@ -59,7 +59,10 @@ function isDark() {
 
 let windowsMade = 0;
 
-// The outside of a window: root element, header with title and buttons, error row, status line, help.
+// How long a kernel may say nothing before a window mentions it, milliseconds.
+const SILENCE = 3000;
+
+// The outside of a window: root element, header with title and buttons, error row, warnings, status line, help.
 class Frame {
   constructor({ model, el, kind, title, keys }) {
     this.model = model;
@@ -70,6 +73,8 @@ class Frame {
     this.spoken = h("p", { class: "wb-spoken", "aria-live": "polite" });
     this.keys = this.#help(keys);
     this.error = h("div", { class: "wb-error", role: "alert", hidden: true });
+    this.notices = h("div", { class: "wb-notices", role: "status", hidden: true });
+    this.silent = h("div", { class: "wb-notices wb-silent", role: "status", hidden: true });
     this.title = h("div", { class: "wb-title", role: "heading", "aria-level": "3" }, title);
     this.buttons = h("div", { class: "wb-buttons" });
     this.helpButton = this.button("?", () => this.help(), { title: "List the keys (?)", "aria-label": "List the keys" });
@@ -77,13 +82,14 @@ class Frame {
     this.body = h("div", { class: "wb-body" });
     this.root = h("div", {
       class: `wb wb-${kind}`, role: "group", "aria-label": title, "data-lm-suppress-shortcuts": "true",
-    }, this.head, this.error, this.keys, this.body, this.status, this.spoken);
+    }, this.head, this.error, this.notices, this.keys, this.body, this.silent, this.status, this.spoken);
     this.listen(this.root, "keydown", (event) => this.#key(event));
     el.append(this.root);
     this.#theme();
     this.#hideFallback();
-    this.on("change:error", () => this.#showError());
-    this.#showError();
+    this.#row(this.error, "error", "");
+    this.#row(this.notices, "notices", []);
+    this.#ping();
   }
 
   // What a window draws anew when its state changes: what hung on the old drawing ends here.
@@ -156,14 +162,38 @@ class Frame {
     else return;
     event.preventDefault();
   }
-  #showError() {
-    const text = this.model.get("error");
-    this.error.hidden = !text;
-    const dismiss = this.button("Dismiss", () => {
-      this.model.set("error", "");
-      this.model.save_changes();
-    }, { title: "Dismiss this message" });
-    this.error.replaceChildren(...(text ? [h("span", {}, text), dismiss] : []));
+  // What Python says beside the picture, until it is dismissed: an error, or warnings.
+  #row(row, name, none) {
+    const show = () => {
+      const texts = [this.model.get(name)].flat().filter(Boolean);
+      row.hidden = !texts.length;
+      const dismiss = this.button("Dismiss", () => {
+        this.model.set(name, none);
+        this.model.save_changes();
+      }, { title: "Dismiss this message" });
+      row.replaceChildren(h("div", {}, texts.map((text) => h("p", {}, text))), dismiss);
+    };
+    this.on(`change:${name}`, show);
+    show();
+  }
+  // Ask whether anybody is there. Where a view is drawn and nobody answers, the HTML form can be had as well.
+  #ping() {
+    const plain = this.button("Show the plain form", () => {
+      this.root.dataset.plain = "";
+      for (const form of this.forms) form.hidden = false;
+    }, { title: "The same content without a kernel" });
+    this.silent.append(h("p", {}, "No answer from the kernel: it is busy or gone. What is drawn stays; details come when it answers."), plain);
+    const timer = setTimeout(() => { this.silent.hidden = false; }, SILENCE);
+    this.closers.push(() => clearTimeout(timer));
+    this.on("msg:custom", ({ type }) => {
+      if (type !== "pong") return;
+      clearTimeout(timer);
+      this.silent.hidden = true;
+      if (this.root.dataset.plain === undefined) return;
+      delete this.root.dataset.plain;
+      for (const form of this.forms) form.hidden = true;
+    });
+    this.model.send({ type: "ping" });
   }
   #theme() {
     const apply = () => {
@@ -182,9 +212,9 @@ class Frame {
   }
   // Front ends other than JupyterLab (where a style does it) show the HTML form above the view: not while we are here.
   #hideFallback() {
-    const forms = document.querySelectorAll(`.wb-fallback[data-window="${CSS.escape(this.model.get("window_id"))}"]`);
-    for (const form of forms) form.hidden = true;
-    this.closers.push(() => forms.forEach((form) => { form.hidden = false; }));
+    this.forms = document.querySelectorAll(`.wb-fallback[data-window="${CSS.escape(this.model.get("window_id"))}"]`);
+    for (const form of this.forms) form.hidden = true;
+    this.closers.push(() => this.forms.forEach((form) => { form.hidden = false; }));
   }
 }
 

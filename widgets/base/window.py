@@ -14,6 +14,7 @@ import comm
 import traitlets
 
 from workbench.errors import WorkbenchError
+from workbench.reports import legible
 
 from .showing import is_static
 
@@ -21,6 +22,8 @@ __all__ = ["LARGEST_MESSAGE", "Window", "json_safe", "table_html"]
 
 LARGEST_MESSAGE = 256_000
 """Bound on one message to the browser, bytes."""
+MOST_NOTICES, LONGEST_NOTICE = 8, 1000
+"""How many warnings stay in sight, and how many characters of each."""
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 Answer = Callable[[Mapping[str, Any]], None]
 
@@ -37,6 +40,8 @@ class Window(anywidget.AnyWidget):  # type: ignore[misc]
     """By which a view finds the HTML form that stands in for it."""
     error = traitlets.Unicode("").tag(sync=True)
     """Shown as a red row until it is dismissed."""
+    notices = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    """Warnings, shown as a row until it is dismissed."""
 
     _open = False  # also of one whose making failed: it is deleted, hence closed, all the same
 
@@ -52,6 +57,9 @@ class Window(anywidget.AnyWidget):  # type: ignore[misc]
     def _heard(self, _window: Any, content: Any, _buffers: Any) -> None:
         """One message from the browser."""
         kind = content.get("type") if isinstance(content, Mapping) else None
+        if kind == "ping":
+            self.tell("pong", {})
+            return
         answer = self.answers.get(str(kind))
         if answer is None:
             self.report(f"the browser sent {kind!r}, which this window does not know: reload the page")
@@ -72,6 +80,12 @@ class Window(anywidget.AnyWidget):  # type: ignore[misc]
     def report(self, message: str) -> None:
         """Show an error in the window."""
         self.error = message
+
+    def notice(self, message: str) -> None:
+        """Show a warning in the window, beside those that are there; one that is there already changes nothing."""
+        text = legible(message)[:LONGEST_NOTICE]
+        if self._open and text not in self.notices:
+            self.notices = [*self.notices, text][-MOST_NOTICES:]
 
     def tell(self, kind: str, content: Mapping[str, Any], buffers: Sequence[bytes] = ()) -> None:
         """Send a message to the browser, if the window is still open.
@@ -122,7 +136,8 @@ class Window(anywidget.AnyWidget):  # type: ignore[misc]
             f'{_HIDING}<div class="wb-fallback" data-window="{self.window_id}">{form["text/html"]}</div>'
         )
         publish_display_data(form)  # type: ignore[no-untyped-call]
-        display(self._view(), raw=True)  # type: ignore[no-untyped-call]
+        # With a word of HTML for exporters, which else complain that they have nothing to show of it.
+        display({**self._view(), "text/html": "<span hidden></span>"}, raw=True)  # type: ignore[no-untyped-call]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
@@ -145,7 +160,7 @@ class Window(anywidget.AnyWidget):  # type: ignore[misc]
 # The view hides the form before it, also while it still loads; without a view the form is what there is.
 _HIDING = (
     "<style>"
-    ".jp-OutputArea-child:has(.wb-fallback):has(+ .jp-OutputArea-child .wb),"
+    ".jp-OutputArea-child:has(.wb-fallback):has(+ .jp-OutputArea-child .wb:not([data-plain])),"
     ".jp-OutputArea-child:has(.wb-fallback) + .jp-OutputArea-child:not(:has(.wb)){display:none}"
     "</style>"
 )

@@ -33,14 +33,8 @@ __all__ = ["CarryInspector"]
 
 HERE = Path(__file__).parent
 T = TypeVar("T")
-# Further scripts of this folder, put before index.js: an absolute path stands for itself there.
-PARTS = tuple(str(HERE / name) for name in ("charts", "read", "motion", "need", "inside"))
-
-
-def _lean(text: str) -> str:
-    """A script without indentation and whole-line comments: they are for readers, and this one is near the bound."""
-    lines = (line.strip() for line in text.splitlines())
-    return "\n".join(line for line in lines if line and not line.startswith("//"))
+PARTS = ("charts", "read", "motion", "need", "inside")
+"""Scripts of this folder beside its ``index.js``."""
 
 
 class CarryInspector(Talking):
@@ -68,7 +62,7 @@ class CarryInspector(Talking):
     :raises PromptError: a prompt that can't be run.
     """
 
-    _esm = _lean(script(HERE, *PARTS))
+    _esm = script(HERE, own=PARTS)
     _css = style(HERE, "parts")
 
     def __init__(
@@ -104,7 +98,7 @@ class CarryInspector(Talking):
             jacobian=lens,
         )
         self.found = Found(costs=cost_panel(model, run), results=None if results is None else read_results(results))
-        self.worker = Worker(model, self._tell_work)
+        self.worker = Worker(model, self._tell_work, self.notice)
         super().__init__(self._state())
         self._listen()
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from torch import Tensor
 
 from workbench.carry import CarryModel
-from workbench.errors import WorkbenchError
 from workbench.models import hooks_on
+
+from ..base import Background, Task
 
 __all__ = ["Stopped", "Watch", "Worker"]
 
 INTERVAL = 0.1
 """Shortest time between two reports of progress, seconds."""
-JOIN_SECONDS = 10.0
 
 
 class Stopped(Exception):
@@ -73,28 +73,18 @@ class Watch:
         self._ticked()
 
 
-class Worker:
-    """The state machine idle → running → stopping → idle or failed.
+class Worker(Background):
+    """Readings of one model. ``changed`` is also called while one runs, ten times a second at most."""
 
-    ``changed`` is called at every change of state and, while something runs, ten times a second at most.
-    """
-
-    def __init__(self, model: CarryModel, changed: Callable[[], None]) -> None:
+    def __init__(self, model: CarryModel, changed: Callable[[], None], warned: Callable[[str], None]) -> None:
+        super().__init__(changed, warned)
         self.model = model
-        self.state = "idle"
         self.name = ""
         self.total = 0
         """About how often the band will be entered."""
         self.error = ""
-        self._changed = changed
         self._watch: Watch | None = None
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
         self._told = 0.0
-
-    @property
-    def busy(self) -> bool:
-        return self.state in ("running", "stopping")
 
     @property
     def done(self) -> int:
@@ -102,57 +92,24 @@ class Worker:
 
     def start(self, name: str, total: int, work: Callable[[], Any], finished: Callable[[Any], None]) -> bool:
         """Begin ``work``, and hand what it gives to ``finished`` in its thread; false while something else runs."""
-        with self._lock:
-            if self.busy:
-                return False
-            self.state, self.name, self.total, self.error = "running", name, max(total, 1), ""
-            self._watch = Watch(self._ticked)
-            self._thread = threading.Thread(
-                target=self._work, args=(self._watch, work, finished), name=f"workbench-carry-{name}", daemon=True
-            )
-            self._thread.start()
-        self._changed()
-        return True
+        return self.begin(lambda: self._prepare(name, total, work, finished))
 
-    def stop(self) -> None:
-        """End what runs at its next block; what was made before stays. Twice does no harm."""
-        with self._lock:
-            if self.state != "running" or self._watch is None:
-                return
-            self.state = "stopping"
-            self._watch.stop()
-        self._changed()
+    def _prepare(self, name: str, total: int, work: Callable[[], Any], finished: Callable[[Any], None]) -> Task:
+        self.name, self.total, self.error = name, max(total, 1), ""
+        self._watch = watch = Watch(self._ticked)
 
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the end; false if it still runs after so many seconds."""
-        thread = self._thread
-        if thread is None or thread is threading.current_thread():
-            return True
-        thread.join(seconds)
-        return not thread.is_alive()
+        def run() -> None:
+            with suppress(Stopped):
+                with watch.on(self.model):
+                    made = work()
+                finished(made)
 
-    def close(self) -> None:
-        self.stop()
-        self.wait(JOIN_SECONDS)
+        def ended(error: str) -> None:
+            self.error = error
+
+        return Task(name=f"workbench-carry-{name}", work=run, stop=watch.stop, ended=ended)
 
     def _ticked(self) -> None:
         if (now := time.monotonic()) - self._told >= INTERVAL:
             self._told = now
-            self._changed()
-
-    def _work(self, watch: Watch, work: Callable[[], Any], finished: Callable[[Any], None]) -> None:
-        state = "idle"
-        try:
-            with watch.on(self.model):
-                made = work()
-            finished(made)
-        except Stopped:
-            self.error = ""
-        except WorkbenchError as error:
-            state, self.error = "failed", str(error)
-        except Exception as error:  # why: it would end with the thread, unseen; the window shows it  # noqa: BLE001
-            state, self.error = "failed", f"{type(error).__name__}: {error}"
-        finally:
-            with self._lock:
-                self.state = state
             self._changed()

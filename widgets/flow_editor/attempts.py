@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,16 +9,16 @@ from typing import Any
 
 from workbench import SamplingParams, Session
 from workbench.engine import Result
-from workbench.errors import FlowError, WorkbenchError
+from workbench.errors import FlowError
 from workbench.flows import FlowDefinition, FlowEngine, FlowQuestion, FlowState
 from workbench.models import HookedModel
-from workbench.trace import Record, Trace
+from workbench.trace import WARNING, Record, Trace
 
+from ..base import Background, Task
 from .visits import Walked, answered, walked
 
 __all__ = ["Attempt", "Attempts"]
 
-JOIN_SECONDS = 10.0
 LEAST_WORK = 20_000
 """Forward tokens that a try may spend at least: questions are long, and outputs short."""
 
@@ -77,25 +76,17 @@ class Attempt:
         return (record for record in list(self.trace.records) if record.kind == "forward_pass")
 
 
-class Attempts:
-    """The state machine idle → running → stopping → idle or failed, and the thread behind it.
+class Attempts(Background):
+    """Tries of flows on one model. ``changed`` is also called at every record, from the worker's thread.
 
-    ``changed`` is called from the worker's thread at every record; it must be quick. The newest fresh run and all that
-    went in again from it share one KV cache; a new fresh run gives that of the old ones back.
+    The newest fresh run and all that went in again from it share one KV cache; a new fresh run gives that of the old
+    ones back.
     """
 
-    def __init__(self, model: HookedModel, changed: Callable[[], None]) -> None:
+    def __init__(self, model: HookedModel, changed: Callable[[], None], warned: Callable[[str], None]) -> None:
+        super().__init__(changed, warned)
         self.model = model
-        self.state = "idle"
         self.all: list[Attempt] = []
-        self._changed = changed
-        self._session: Session | None = None
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def busy(self) -> bool:
-        return self.state in ("running", "stopping")
 
     def start(
         self, text: str, prompt: Any, *, max_new_tokens: int, sampling: SamplingParams, seed: int, told: str
@@ -104,9 +95,8 @@ class Attempts:
 
         :raises PromptError: a prompt that can't be used; nothing was started then.
         """
-        with self._lock:
-            if self.busy:
-                return False
+
+        def prepare() -> Task:
             attempt = Attempt(
                 number=len(self.all) + 1, told=told, text=text, prompt=prompt, max_new_tokens=max_new_tokens,
                 sampling=sampling, seed=seed, trace=Trace({"model": {"name": self.model.name}, "requests": {}}),
@@ -120,12 +110,13 @@ class Attempts:
                 if earlier.result is not None:
                     earlier.result.release()
 
-            def run() -> None:
+            def work() -> None:
                 for _ in records:
                     pass
 
-            self._begin(attempt, session, run)
-            return True
+            return self._task_of(attempt, session, work)
+
+        return self.begin(prepare)
 
     def reenter(self, number: int, visit: int, answer: str) -> bool:
         """Go on from a visit of an earlier run as if it had been answered so; its questions before are not asked again.
@@ -135,113 +126,78 @@ class Attempts:
 
         :raises FlowError: no such run or visit, an answer that does not fit, or a cache that was given back.
         """
-        with self._lock:
-            if self.busy:
-                return False
-            old = self.numbered(number)
-            steps = old.walk()
-            if not 0 <= visit < len(steps):
-                raise FlowError(f"run {number} made {len(steps)} visits; there is no visit {visit + 1}")
-            name = steps[visit].visit.question
-            made_up = [step.visit.question for step in steps if step.visit.question not in old.flow.questions]
-            if made_up:
-                raise FlowError(f"the question {made_up[0]!r} is not in the flow's document: a function made it")
-            chosen = answered(steps[visit], old.flow.questions[name], answer, self.model)
-            result = old.result
-            if result is None or result.lane is None or result.lane.cache is None:
-                raise FlowError(f"the KV cache of run {number} was given back when a newer run began: run it again")
-            attempt = Attempt(
-                number=len(self.all) + 1, told=f"run {number}, {name} answered {chosen.visit.answer}", text=old.text,
-                prompt=old.prompt, max_new_tokens=old.max_new_tokens, sampling=old.sampling, seed=old.seed,
-                trace=Trace(dict(old.trace.run)), base=(*chosen.before, *chosen.kept),
-                inherited=(*steps[:visit], chosen), prompt_tokens=old.prompt_tokens,
+        return self.begin(lambda: self._reentry(number, visit, answer))
+
+    def _reentry(self, number: int, visit: int, answer: str) -> Task:
+        old = self.numbered(number)
+        steps = old.walk()
+        chosen = self._answered(old, steps, visit, answer)
+        result = old.result
+        if result is None or result.lane is None or result.lane.cache is None:
+            raise FlowError(f"the KV cache of run {number} was given back when a newer run began: run it again")
+        attempt = Attempt(
+            number=len(self.all) + 1, told=f"run {number}, {chosen.visit.question} answered {chosen.visit.answer}",
+            text=old.text, prompt=old.prompt, max_new_tokens=old.max_new_tokens, sampling=old.sampling, seed=old.seed,
+            trace=Trace(dict(old.trace.run)), base=(*chosen.before, *chosen.kept),
+            inherited=(*steps[:visit], chosen), prompt_tokens=old.prompt_tokens,
+        )  # fmt: skip
+        session = self._session_for(attempt, _scripted(FlowDefinition.from_json(old.text), attempt.inherited))
+        begin = replace(result, prompt_tokens=old.prompt_tokens, tokens=attempt.base)
+        most = max(old.max_new_tokens - len(attempt.base), 1)
+
+        def work() -> None:
+            session.resume(
+                begin, max_new_tokens=most, seed=old.seed, sampling=old.sampling,
+                max_forward_tokens=max(64 * most, LEAST_WORK),
             )  # fmt: skip
-            flow = _scripted(FlowDefinition.from_json(old.text), attempt.inherited)
-            session = self._session_for(attempt, flow)
-            begin = replace(result, prompt_tokens=old.prompt_tokens, tokens=attempt.base)
-            most = max(old.max_new_tokens - len(attempt.base), 1)
 
-            def run() -> None:
-                session.resume(
-                    begin, max_new_tokens=most, seed=old.seed, sampling=old.sampling,
-                    max_forward_tokens=max(64 * most, LEAST_WORK),
-                )  # fmt: skip
+        return self._task_of(attempt, session, work)
 
-            self._begin(attempt, session, run)
-            return True
+    def _answered(self, old: Attempt, steps: Sequence[Walked], visit: int, answer: str) -> Walked:
+        """A visit of an earlier run, answered by hand."""
+        if not 0 <= visit < len(steps):
+            raise FlowError(f"run {old.number} made {len(steps)} visits; there is no visit {visit + 1}")
+        made_up = [step.visit.question for step in steps if step.visit.question not in old.flow.questions]
+        if made_up:
+            raise FlowError(f"the question {made_up[0]!r} is not in the flow's document: a function made it")
+        return answered(steps[visit], old.flow.questions[steps[visit].visit.question], answer, self.model)
 
     def numbered(self, number: int) -> Attempt:
         if not 1 <= number <= len(self.all):
             raise FlowError(f"there is no run {number}; there are {len(self.all)}")
         return self.all[number - 1]
 
-    def stop(self) -> None:
-        """End the run within one token; it is kept as far as it came. Twice does no harm."""
-        with self._lock:
-            if self.state != "running" or self._session is None:
-                return
-            self.state = "stopping"
-            self._session.stop()
-        self._changed()
-
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the end of the run; false if it still goes after so many seconds."""
-        thread = self._thread
-        if thread is None or thread is threading.current_thread():
-            return True
-        thread.join(seconds)
-        return not thread.is_alive()
-
     def close(self) -> None:
         """Stop, wait for the thread, give the caches back."""
-        self.stop()
-        self.wait(JOIN_SECONDS)
+        super().close()
         for attempt in self.all:
             if attempt.result is not None:
                 attempt.result.release()
 
-    # In the worker's thread --------------------------------------------------------------------------------
-
     def _session_for(self, attempt: Attempt, flow: FlowDefinition) -> Session:
         def heard(record: Record) -> None:
             attempt.trace(record)
-            if self.state == "stopping":  # asked for before the run could hear it
+            if record.kind == WARNING:  # Python shows the same warning once and no more; a run has its own each time
+                self._warned(str(record.data["message"]))
+            if self.stopping:  # asked for before the run could hear it
                 session.stop()
             self._changed()
 
         session = Session(self.model, [FlowEngine(flow).as_mod()], sinks=[heard])
         return session
 
-    def _begin(self, attempt: Attempt, session: Session, run: Callable[[], None]) -> None:
-        self._session, self.state = session, "running"
+    def _task_of(self, attempt: Attempt, session: Session, work: Callable[[], None]) -> Task:
         self.all.append(attempt)
-        name = f"workbench-flow-try-{attempt.number}"
-        self._thread = threading.Thread(target=self._work, args=(attempt, session, run), name=name, daemon=True)
-        self._thread.start()
+        began = time.monotonic()
 
-    def _work(self, attempt: Attempt, session: Session, run: Callable[[], None]) -> None:
-        began, state = time.monotonic(), "failed"
-        try:
-            run()
-            state = "idle"
-        except WorkbenchError as error:
-            attempt.error = _with_notes(error)
-        except Exception as error:  # noqa: BLE001  # why: a thread's exception has nobody else to tell it
-            attempt.error = f"{type(error).__name__}: {_with_notes(error)}"
-        finally:
-            attempt.seconds = time.monotonic() - began
+        def ended(error: str) -> None:
+            attempt.error, attempt.seconds = error, time.monotonic() - began
             attempt.result = session.last_results[0] if session.last_results else None
             if attempt.result is not None:
                 attempt.trace.run = attempt.result.trace.run
                 attempt.prompt_tokens = attempt.prompt_tokens or attempt.result.prompt_tokens
-            self.state = state
-            self._changed()
 
-
-def _with_notes(error: BaseException) -> str:
-    """An error with what was noted on it and on its cause: in which question's function it was raised."""
-    notes = [*getattr(error, "__notes__", ()), *getattr(error.__cause__, "__notes__", ())]
-    return " ".join([str(error), *(f"({note})" for note in notes)])
+        return Task(name=f"workbench-flow-try-{attempt.number}", work=work, stop=session.stop, ended=ended)
 
 
 def _scripted(flow: FlowDefinition, steps: Sequence[Walked]) -> FlowDefinition:

@@ -11,8 +11,7 @@ from workbench.flows import Problem
 from workbench.models import HookedModel
 from workbench.reports import legible
 
-from ..base import Window
-from ..live_run.outbox import Outbox
+from ..base import Outbox, Window
 from .attempts import Attempt, Attempts
 from .draft import Draft
 from .preview import FRESH
@@ -33,7 +32,7 @@ class Outward(Window):
         self._draft = draft
         self._told = told
         self._outbox = Outbox(self._send_progress)
-        self._attempts = None if model is None else Attempts(model, self._outbox.touch)
+        self._attempts = None if model is None else Attempts(model, self._outbox.touch, self.notice)
         self._shown = 0
         self._sent: dict[str, dict[str, Any]] = {}
         """The boxes that the browser has."""

@@ -12,7 +12,7 @@ from workbench.errors import FlowError
 from workbench.flows import FlowDefinition, FlowQuestion
 from workbench.models import HookedModel
 
-from ..base import style
+from ..base import script, style, typed_number
 from .attempts import Attempts
 from .autosave import opened
 from .changes import read_value
@@ -20,7 +20,6 @@ from .draft import Draft, text_of
 from .offered import offered_functions
 from .outward import Outward
 from .preview import allowed_next, strategy_of
-from .scripts import together
 from .static import COLUMNS, flow_html, flow_rows
 from .telling import prompt_told, visits_frame
 
@@ -48,7 +47,7 @@ class FlowEditor(Outward):
     :raises FlowError: ``flow`` or the file can't be read, or both are given and differ.
     """
 
-    _esm = together(HERE, PARTS)
+    _esm = script(HERE, own=PARTS)
     _css = style(HERE)
 
     def __init__(
@@ -168,7 +167,7 @@ class FlowEditor(Outward):
         :raises FlowError: no model, or no question yet.
         :raises PromptError: an empty or too long prompt.
         """
-        started = self._trying().start(
+        started = self._trying_anew().start(
             self.to_json(), prompt, max_new_tokens=max_new_tokens, sampling=sampling or SamplingParams(), seed=seed,
             told=prompt_told(prompt),
         )  # fmt: skip
@@ -179,7 +178,7 @@ class FlowEditor(Outward):
 
         :raises FlowError: no such run or visit, the answer does not fit, or the run's cache was given back.
         """
-        return self._began(self._trying().reenter(run, visit, answer))
+        return self._began(self._trying_anew().reenter(run, visit, answer))
 
     def stop(self) -> None:
         """End the run that is going, within one token; what there is stays."""
@@ -202,6 +201,13 @@ class FlowEditor(Outward):
         if self._attempts is None:
             raise FlowError("there is no model to try the flow on: FlowEditor(flow, model)")
         return self._attempts
+
+    def _trying_anew(self) -> Attempts:
+        """For a new run: what was warned of in the last one is over."""
+        attempts = self._trying()
+        if not attempts.busy:
+            self.notices = []
+        return attempts
 
     def _began(self, started: bool) -> bool:
         if started:
@@ -264,9 +270,10 @@ class FlowEditor(Outward):
     def _answer_run(self, content: Mapping[str, Any]) -> None:
         text = str(content["prompt"])
         prompt: Any = [{"role": "user", "content": text}] if content.get("chat") and text else text
-        sampling = SamplingParams(temperature=float(content["temperature"]))
+        sampling = SamplingParams(temperature=typed_number(content, "temperature", float))
+        most, seed = typed_number(content, "max_new_tokens", int), typed_number(content, "seed", int)
         self.error = ""
-        self.run(prompt, max_new_tokens=int(content["max_new_tokens"]), sampling=sampling, seed=int(content["seed"]))
+        self.run(prompt, max_new_tokens=most, sampling=sampling, seed=seed)
 
     def _answer_show(self, content: Mapping[str, Any]) -> None:
         self._trying().numbered(int(content["run"]) + 1)

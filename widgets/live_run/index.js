@@ -111,6 +111,7 @@ class LiveWindow {
   }
   estimate() {
     clearTimeout(this.typing);
+    if (!this.numbers.max_new_tokens.input.value) return; // being typed
     this.typing = setTimeout(() => this.model.send({ type: "estimate", ...this.settings() }), 300);
   }
   more(start) {
@@ -140,7 +141,7 @@ class LiveWindow {
     if (before.shown !== content.shown || before.runs.length !== content.runs.length) {
       this.items.clear();
       this.strip.cursor = 0;
-      this.otherbox.replaceChildren();
+      this.alone();
       this.details.replaceChildren();
     }
     if (content.page) this.grow({ ...content.page, numbers: buffers[0] });
@@ -156,7 +157,7 @@ class LiveWindow {
   }
 
   refresh() {
-    const { state, stepping, held, told, reason, error, runs, shown } = this.now;
+    const { state, stepping, held, told, reason, idle, error, runs, shown } = this.now;
     const busy = this.isBusy();
     const { run, pause, step, resume, stop } = this.buttons;
     run.disabled = busy;
@@ -164,7 +165,7 @@ class LiveWindow {
     pause.disabled = state !== "running" || stepping;
     step.disabled = resume.disabled = state !== "running" || !stepping;
     for (const button of this.acting) button.disabled = state !== "running";
-    this.progress.textContent = [held ? "held" : state, told, reason && `ended by ${reason}`, error].filter(Boolean).join(" · ");
+    this.progress.textContent = [held ? "held" : state, told, reason && `ended by ${reason}`, idle?.length && `no action by ${idle.join(", ")}`, error].filter(Boolean).join(" · ");
     const mark = JSON.stringify(held);
     if (mark !== this.heldMark) {
       this.heldMark = mark;
@@ -183,7 +184,7 @@ class LiveWindow {
     const others = [["", "nothing"], ...runs.filter(([value]) => value !== String(shown))];
     return [
       frame.choice("Shown run", runs, String(shown), (run) => this.model.send({ type: "show", run })),
-      frame.choice("Compare with", others, "", (run) => (run ? this.model.send({ type: "compare", run }) : this.otherbox.replaceChildren())),
+      frame.choice("Compare with", others, "", (run) => (run ? this.model.send({ type: "compare", run }) : (this.alone(), this.strip.refresh()))),
       frame.button("Branch here", () => this.branch(), { title: "A new run with the tokens up to the chosen one (b)", disabled: busy }), this.branchText.box, this.branchSeed.box,
     ];
   }
@@ -197,6 +198,11 @@ class LiveWindow {
     const title = h("div", { class: "wb-chosen" }, h("span", { class: "wb-word wb-large" }, labelNodes(this.items.labels[detail.item])), factsList(detail.facts));
     const layers = layersCard(detail.layers, (detail.layers.layer?.length ?? 1) - 1, () => {});
     this.details.replaceChildren(h("div", { class: "wb-column" }, title, candidatesCard(detail.candidates), eventsCard(detail.events)), h("div", { class: "wb-column" }, layers));
+  }
+  // No other run beside this one any more.
+  alone() {
+    this.otherbox.replaceChildren();
+    this.items.parted = null;
   }
   showOther({ run, page, parting, told }, numbers) {
     const items = new Items(this.state.columns, this.state.origins);

@@ -1,0 +1,42 @@
+"""The committed notebooks as a reader opens them: every cell runs in JupyterLab, and each window in them is there."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from lab_driver import Lab, accessibility_faults
+from playwright.sync_api import expect
+
+pytestmark = [pytest.mark.slow, pytest.mark.real]
+
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+WITH_WINDOWS = [path for path in sorted(FOLDER.glob("*.ipynb")) if "from widgets import" in path.read_text("utf-8")]
+SECONDS = 600
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in WITH_WINDOWS])
+def test_each_window_of_a_notebook_opens(lab: Lab, path: Path) -> None:
+    copy = Path(shutil.copy(path, lab.notebooks))
+    with lab.opened(copy) as notebook:
+        notebook.run_all(seconds=SECONDS)
+        places = notebook.page.evaluate(_WITH_VIEW)
+        assert places, "a notebook that imports a window shows one"
+        for place in places:
+            notebook.page.evaluate("place => jupyterapp.shell.currentWidget.content.scrollToItem(place)", place)
+            cell = notebook.page.locator(f".jp-Notebook .jp-Cell[data-windowed-list-index='{place}']")
+            window = cell.locator(".wb").first
+            expect(window).to_be_visible(timeout=60_000)
+            expect(cell.locator(".wb-fallback")).to_be_hidden()
+            expect(window.locator(".wb-error").first).to_be_hidden()
+            assert accessibility_faults(window) == []
+            notebook.screenshot(f"notebook-{path.stem}-{place}", window)
+        assert notebook.faults() == []
+
+
+_WITH_VIEW = """() => jupyterapp.shell.currentWidget.content.widgets
+  .map((cell, place) => [cell.model.outputs, place])
+  .filter(([outputs]) => outputs && Array.from({ length: outputs.length }, (_, n) => outputs.get(n))
+    .some((output) => "application/vnd.jupyter.widget-view+json" in output.data))
+  .map(([, place]) => place)"""
