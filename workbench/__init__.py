@@ -11,6 +11,7 @@ carry    a model and an adapter -> a model whose middle band carries its state
 mcmc     a target power -> chains that propose and accept
 mods     ready-made mods for everyday use
 reports  a trace -> figures and a document
+sweeps   prompts, mods, seeds, models -> one table of all their runs
 cli      the ``workbench`` command
 ======== =======================================================================
 

@@ -16,9 +16,12 @@
     │                               (also a ValueError)
     ├── CarryError                  a carry can't be set up, run or trained as asked (also a ValueError)
     ├── ChainError                  a Markov chain can't be set up, go on, or be read (also a ValueError)
+    ├── CompatError                 names or mods of the public SDK can't be provided or loaded as asked
+    │                               (also a ValueError)
     ├── ModError                    a mod raised; carries mod, event, step and the trace so far
     ├── TraceError                  a trace can't be written, read or replayed
     ├── ReportError                 a report can't be made from what it was given
+    ├── SweepError                  a sweep is wrong, or can't go on where it was to be written (also a ValueError)
     ├── BudgetError                 a stated limit (memory, work) would be exceeded
     ├── ArithmeticRefused           a text is no arithmetic (also a ValueError; lives in workbench.mods)
     └── ModSpecError                no ready mod of that name (also a ValueError; lives in workbench.mods)
@@ -36,6 +39,7 @@ __all__ = [
     "BudgetError",
     "CarryError",
     "ChainError",
+    "CompatError",
     "FetchError",
     "FlowError",
     "InvalidActionError",
@@ -44,6 +48,7 @@ __all__ = [
     "ModelFileError",
     "PromptError",
     "ReportError",
+    "SweepError",
     "TraceError",
     "UnknownHookError",
     "UnknownModelError",
@@ -109,6 +114,10 @@ class ChainError(WorkbenchError, ValueError):
     """A Markov chain over texts can't be set up as asked, can't go on exactly, or can't be read from disk."""
 
 
+class CompatError(WorkbenchError, ValueError):
+    """Names of the public mod SDK can't be provided as asked, or a mod written for it can't be loaded or run."""
+
+
 class ModError(WorkbenchError):
     """A mod raised. The original exception is ``__cause__``; ``trace`` holds the run so far."""
 
@@ -119,6 +128,10 @@ class TraceError(WorkbenchError):
 
 class ReportError(WorkbenchError):
     """A report can't be made from what it was given."""
+
+
+class SweepError(WorkbenchError, ValueError):
+    """A sweep is wrong as written, or can't go on in the directory it was to be kept in."""
 
 
 class BudgetError(WorkbenchError):
