@@ -9,6 +9,8 @@ TOUR := notebooks/00_tour.ipynb
 DEFAULT_MODEL := smollm2-135m-instruct
 # The line after the default one (its pin is in pyproject.toml): the model contract must hold on both.
 NEXT_TRANSFORMER_LENS := transformer-lens>=4.3,<5
+SITE := build/docs
+SITE_SOURCES := $(shell find docs workbench widgets -name '*.py' -o -name '*.md' -o -path 'docs/static/*' -o -path 'docs/images/*.png')
 PYTHON ?=
 PYTEST_ARGS ?=
 LAB_ARGS ?=
@@ -17,7 +19,7 @@ export PYTHONUNBUFFERED := 1
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help system browser venv model lab demo test check format format-check lint types pytest \
+.PHONY: help system browser venv model lab demo test check format format-check lint types docs pytest \
 	contract-tl4 bench gpu-check constraints clean
 
 help:
@@ -68,7 +70,7 @@ gpu-check: venv
 # pytest comes last, so that its summary is the last line.
 test: system $(if $(wildcard tests/browser),browser) venv model contract-tl4 check
 
-check: format-check lint types pytest
+check: format-check lint types docs pytest
 
 format: venv
 	$(PY) -m ruff check --fix-only --quiet .
@@ -82,6 +84,15 @@ lint: venv
 
 types: venv
 	$(PY) -m mypy
+
+docs: venv $(SITE)/built
+	@echo "docs: see $(CURDIR)/$(SITE)/index.html"
+
+# Warnings are errors. The stamp is written last, so a build that failed is made again.
+$(SITE)/built: $(SITE_SOURCES)
+	@rm -rf $(SITE)
+	$(PY) -m sphinx --builder html --fresh-env --quiet --fail-on-warning docs $(SITE)
+	@touch $@
 
 pytest: venv
 	$(PY) -m pytest $(PYTEST_ARGS)

@@ -27,7 +27,7 @@ STAGES = (
     ("workbench.engine",),
     ("workbench.flows", "workbench.carry", "workbench.mcmc"),
     ("workbench.mods",),
-    ("workbench.reports", "workbench.compat"),
+    ("workbench.reports", "workbench.compat", "workbench.sweeps"),
     ("workbench.cli",),
     ("workbench.__main__",),
     ("workbench",),  # the map of rooms; no room reads it
@@ -40,6 +40,7 @@ HOMES = {
     "transformer_lens": {"workbench.models"},
     "gguf": {"workbench.models"},
     "triton": {"workbench.mcmc"},
+    "ray": {"workbench.sweeps"},
     "numba": {"workbench.models"},
     "llvmlite": {"workbench.models"},
     "pandas": {"workbench.trace", "workbench.reports", "widgets"},
@@ -52,6 +53,13 @@ IMPORT_CALLS = {"importlib.import_module", "import_module", "__import__"}
 DOORWAY_DEPTH = 1  # dots in workbench.models, and in widgets.tree
 UNSAFE_MODULES = {"pickle", "cPickle", "dill", "marshal", "shelve", "joblib"}
 UNSAFE_CALLS = {"eval", "exec", "torch.load", "yaml.load", "builtins.eval", "builtins.exec"}
+RUNNING_CALLS = {"exec_module", "run_path", "run_module", "InteractiveInterpreter"}
+RUNS_USERS_CODE = {
+    "workbench/cli/flow.py": "--functions FILE.py: a file that the user names on the command line",
+    "workbench/compat/__main__.py": "python -m workbench.compat SCRIPT: a script that the user names",
+    "workbench/compat/serialization.py": "load_mod_from_payload(…, allow_code=True): source that the user approves",
+}
+"""The only files that may run Python from outside the package, each because the user says so in so many words."""
 SPARE_LINES = 330
 LONGER_BECAUSE = "Longer than 300 lines because"
 
@@ -113,12 +121,14 @@ def import_faults(
 
 
 def call_name(call: ast.Call) -> str:
-    """Return ``f`` or ``a.f`` for a call of that form, else an empty string."""
+    """Return ``f`` or ``a.f`` for a call of that form, ``?.f`` for a longer one, else an empty string."""
     match call.func:
         case ast.Name(id=name):
             return name
         case ast.Attribute(value=ast.Name(id=owner), attr=name):
             return f"{owner}.{name}"
+        case ast.Attribute(attr=name):
+            return f"?.{name}"
     return ""
 
 
@@ -133,6 +143,8 @@ def unsafe_faults(tree: ast.AST, module: str, path: str, *, package: bool = Fals
             called = call_name(node)
             if called in UNSAFE_CALLS or called.split(".")[-1] in {"read_pickle", "to_pickle"}:
                 yield f"{path}:{node.lineno} calls {called}(); {rule}"
+            if called.split(".")[-1] in RUNNING_CALLS and path not in RUNS_USERS_CODE:
+                yield f"{path}:{node.lineno} calls {called}(); the rule allows it only in {', '.join(RUNS_USERS_CODE)}."
             if any(k.arg == "allow_pickle" and getattr(k.value, "value", True) for k in node.keywords):
                 yield f"{path}:{node.lineno} calls {called}(allow_pickle=…); {rule}"
 
@@ -369,6 +381,18 @@ def test_a_relative_import_in_a_doorway_starts_from_its_own_room() -> None:
 )
 def test_code_hidden_in_data_is_reported(source: str) -> None:
     assert list(unsafe_faults(ast.parse(source), "workbench.trace.disk", "fake.py"))
+
+
+@pytest.mark.parametrize(
+    "source", ["spec.loader.exec_module(m)", "runpy.run_path(p)", "from runpy import run_path\nrun_path(p)"]
+)
+def test_running_a_users_file_is_reported_but_in_the_files_that_say_why(source: str) -> None:
+    tree = ast.parse(source)
+    (fault,) = unsafe_faults(tree, "workbench.trace.disk", "workbench/trace/disk.py")
+    assert "the rule allows it only in workbench/cli/flow.py" in fault
+    for path in RUNS_USERS_CODE:
+        assert (ROOT / path).is_file()
+        assert list(unsafe_faults(tree, "workbench.compat.x", path)) == []
 
 
 def test_model_eval_and_plain_loads_are_not_reported() -> None:

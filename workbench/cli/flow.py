@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..engine import Result
     from ..flows import FlowDefinition, FlowEngine
 
-__all__ = ["add"]
+__all__ = ["add", "run_python"]
 
 CHECK = "workbench flow check data/flows/runtime_tools.json"
 RUN = 'workbench flow run data/flows/runtime_tools.json --prompt "What is 17 * 23?" --seed 0 --out runs/tools'
@@ -80,14 +80,14 @@ def _flow(options: argparse.Namespace) -> FlowDefinition:
     from ..flows import FlowDefinition
 
     for path in options.functions:
-        _run_python(path)
+        run_python(path)
     try:
         return FlowDefinition.from_json(options.file.read_text("utf-8"))
     except UnicodeDecodeError as error:
         raise FlowError(f"{options.file} is no flow file: it is not UTF-8 text ({error})") from None
 
 
-def _run_python(path: Path) -> None:
+def run_python(path: Path) -> None:
     """Run a file that the user named for it. What a flow file says never leads here."""
     spec = importlib.util.spec_from_file_location(f"functions_of_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 
 from ..errors import WorkbenchError
-from . import carry, chains, flow, listing, reading, running
+from . import carry, chains, flow, listing, reading, reporting, running, sweep, trace
 from .commands import AS_WRITTEN, Commands, say
 
 __all__ = ["main", "parser"]
@@ -19,12 +19,14 @@ ABOUT = "Run a model under mods, flows, carried states or chains, keep what happ
 EPILOG = f"""\
 examples:
   {running.RUN}
-  {reading.REPORT}
+  {reporting.REPORT}
   {reading.REPLAY}
+  {reporting.REPRODUCE}
 exit codes:
   0    done, however the run ended
-  1    a replayed run came out different, or a flow has problems
+  1    a run that was made again came out different, a flow has problems, or a sweep has failures
   2    something was wrong with what was asked, or a mod failed
+  3    a report holds something that could not be run again
   130  interrupted by Ctrl-C; what a run had until then is printed and kept
   141  whoever read the output closed it
 """
@@ -58,6 +60,6 @@ def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
     made = argparse.ArgumentParser(prog="workbench", description=ABOUT, epilog=EPILOG, formatter_class=AS_WRITTEN)
     commands = Commands(made)
-    for module in (listing, running, reading, flow, carry, chains):
+    for module in (listing, running, reading, reporting, flow, carry, chains, sweep, trace):
         module.add(commands)
     return made
