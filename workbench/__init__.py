@@ -11,6 +11,7 @@ carry    a model and an adapter -> a model whose middle band carries its state
 mcmc     a target power -> chains that propose and accept
 mods     ready-made mods for everyday use
 reports  a trace -> figures and a document
+compat   a mod written for the public SDK -> a mod that a Session runs
 sweeps   prompts, mods, seeds, models -> one table of all their runs
 cli      the ``workbench`` command
 ======== =======================================================================
@@ -68,6 +69,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "compat":  # so that `import workbench` is all that workbench.compat.install() needs
+        return import_module(f"{__name__}.compat")
     if name not in _HOMES:
         raise AttributeError(f"module 'workbench' has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

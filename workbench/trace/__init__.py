@@ -3,6 +3,7 @@
 from .compare import Difference, first_difference
 from .files import TraceWriter
 from .history import History, TokenLife
+from .ingest import from_ingest, read_ingest, to_ingest
 from .record import ACTION, EVENTS, WARNING, Record, Sink
 from .trace import Trace
 
@@ -18,4 +19,7 @@ __all__ = [
     "Trace",
     "TraceWriter",
     "first_difference",
+    "from_ingest",
+    "read_ingest",
+    "to_ingest",
 ]

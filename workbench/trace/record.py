@@ -11,8 +11,11 @@ from torch import Tensor
 __all__ = ["ACTION", "EVENTS", "WARNING", "Record", "Sink", "readable"]
 
 EVENTS = ("prefilled", "forward_pass", "sampled", "added", "removed", "finished")
+"""Kinds of records that an event leaves."""
 ACTION = "action"
+"""The kind of a record that a mod's answer leaves."""
 WARNING = "warning"
+"""The kind of a record that says what a person should know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
