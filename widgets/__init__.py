@@ -4,7 +4,17 @@ from .base import Window, display
 from .carry_inspector import CarryInspector
 from .flow_editor import FlowEditor
 from .live_run import LiveRun
+from .mcmc_stepper import MCMCStepper
 from .residual_view import ResidualView
 from .trace_explorer import TraceExplorer
 
-__all__ = ["CarryInspector", "FlowEditor", "LiveRun", "ResidualView", "TraceExplorer", "Window", "display"]
+__all__ = [
+    "CarryInspector",
+    "FlowEditor",
+    "LiveRun",
+    "MCMCStepper",
+    "ResidualView",
+    "TraceExplorer",
+    "Window",
+    "display",
+]

@@ -18,6 +18,7 @@ FORMS = {
     "live": "Tokens in order",
     "flow": "Flow ask",
     "carry": "What can be read",
+    "mcmc": "Decisions of the run",
 }
 """Each kind of window, and words of the form that stands in for it."""
 SETUP = f"""

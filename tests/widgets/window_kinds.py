@@ -7,9 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 import workbench
-from widgets import CarryInspector, FlowEditor, LiveRun, ResidualView, TraceExplorer, Window
+from widgets import CarryInspector, FlowEditor, LiveRun, MCMCStepper, ResidualView, TraceExplorer, Window
 from workbench.carry import CarryModel, make_adapter
 from workbench.flows import FlowQuestion
+from workbench.mcmc import Chains, PowerSampler
 
 HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 
@@ -45,6 +46,11 @@ def tiny_carry_trace(prompt: str) -> Any:
     return tiny_carry().run(prompt, attention=True)
 
 
+@lru_cache
+def tiny_chains(prompt: str) -> Chains:
+    return PowerSampler(tiny_model(), prompt, alpha=2.0, block_size=4, n_mcmc=3, max_tokens=8, seed=1).run()
+
+
 def _live(prompt: str) -> Window:
     live = LiveRun(tiny_model(), prompt, mods=[echo])
     live.run(prompt, max_new_tokens=min(len(prompt), 62) + 2, seed=1)
@@ -58,5 +64,6 @@ KINDS: dict[str, Callable[[str], Window]] = {
     "live": _live,
     "flow": lambda prompt: FlowEditor(FlowQuestion("ask", prompt, ["yes", "no"]).then(None), tiny_model()),
     "carry": lambda prompt: CarryInspector(tiny_carry(), tiny_carry_trace(prompt)),
+    "mcmc": lambda prompt: MCMCStepper(tiny_chains(prompt), tiny_model()),
 }
 """By the class of the window's root element, what makes one of a prompt. A flow is kept in the current folder."""

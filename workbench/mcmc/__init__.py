@@ -7,6 +7,8 @@ optional and only imported where that name is used.
 from typing import TYPE_CHECKING, Any
 
 from . import philox, reference
+from .branching import WhatIf, branch, what_if
+from .cache_move import CacheMove
 from .chain import Chain, Decision
 from .diagnostics import (
     Histogram,
@@ -19,7 +21,9 @@ from .diagnostics import (
     split_r_hat,
     tokens_per_move,
 )
+from .history import TextState, state_after, state_before, walk_back
 from .reasoning import Phase, reasoning_with_sampling
+from .records import RowRecord, contrast_of, decided_again, trace_row
 from .result import Chains, ChainText, Contrast, Settings
 from .running import resume, resume_chains, run_chains
 from .sampler import PowerSampler
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from . import kernel
 
 __all__ = [
+    "CacheMove",
     "Chain",
     "ChainText",
     "Chains",
@@ -41,15 +46,21 @@ __all__ = [
     "Phase",
     "PivotAcceptance",
     "PowerSampler",
+    "RowRecord",
     "Scalars",
     "Scorer",
     "Settings",
     "Swap",
     "Target",
     "Terms",
+    "TextState",
+    "WhatIf",
     "acceptance",
     "acceptance_by_pivot",
     "autocorrelation",
+    "branch",
+    "contrast_of",
+    "decided_again",
     "effective_sample_size",
     "kernel",
     "load_chains",
@@ -63,8 +74,13 @@ __all__ = [
     "run_chains",
     "running_mean",
     "split_r_hat",
+    "state_after",
+    "state_before",
     "token_terms",
     "tokens_per_move",
+    "trace_row",
+    "walk_back",
+    "what_if",
 ]
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .cache_move import CacheMove
 from .philox import Purpose, uniform_one
 from .target import (
     MARGIN,
@@ -80,6 +81,8 @@ class Decision:
     """Of the generated text after it, in tokens."""
     log_p: float
     """Log-probability (nats, temperature 1) of the whole generated text after it."""
+    cache: CacheMove | None = field(default=None, repr=False, compare=False)
+    """None where no cache was watched: under ``reasoning_with_sampling``, and in runs kept by an older version."""
 
     @property
     def log_u(self) -> float:

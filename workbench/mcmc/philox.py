@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Purpose", "counter_of", "key_of", "philox", "uniform", "uniform_of", "uniform_one"]
+__all__ = ["Purpose", "branch_seed", "counter_of", "key_of", "philox", "uniform", "uniform_of", "uniform_one"]
 
 Words: TypeAlias = NDArray[np.uint32]
 
@@ -35,6 +35,8 @@ class Purpose(IntEnum):
     """Which of several tries is put forward."""
     SWAP = 5
     """Whether two chains of a temperature ladder exchange their states."""
+    BRANCH = 6
+    """The seed of a chain that branches off."""
 
 
 def philox(counter: ArrayLike, key: ArrayLike) -> Words:
@@ -107,3 +109,9 @@ def uniform_one(seed: int, *, chain: int, block: int, iteration: int, purpose: P
     """The same for one draw, on Python's integers: a fraction of the time that arrays of one would take."""
     words = _rounds(iteration, chain, int(purpose) + (block << 8), index, seed & LOW, seed >> 32)
     return float(_fraction(words[0], words[1]))
+
+
+def branch_seed(seed: int, *, chain: int, block: int, iteration: int, index: int) -> int:
+    """The seed in ``[0, 2**64)`` of branch number ``index`` from a decision: a key, hence numbers, of its own."""
+    words = _rounds(iteration, chain, int(Purpose.BRANCH) + (block << 8), index, seed & LOW, seed >> 32)
+    return int(words[0]) + (int(words[1]) << 32)

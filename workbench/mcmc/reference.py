@@ -22,7 +22,7 @@ from .philox import Purpose, Words, counter_of, key_of, philox, uniform_of
 from .scoring import SQUARINGS
 from .target import MARGIN
 
-__all__ = ["Batch", "Decided", "RowStats", "batch_of", "decide", "row_stats"]
+__all__ = ["Batch", "Decided", "RowStats", "batch_of", "decide", "rescales", "row_stats"]
 
 DEFAULT_TILE = 1024
 
@@ -157,8 +157,24 @@ def _summed(terms: Tensor, offsets: Tensor) -> Tensor:
     return torch.stack([terms[first:last].sum(0) for first, last in pairwise(bounds)])
 
 
-def batch_of(decisions: Sequence[Decision], seed: int, *, device: str | torch.device = "cpu") -> Batch:
+def rescales(trace: Tensor, tau: float) -> Tensor:
+    """``[rows, tiles, 2]``: by what each tile of a trace ``[rows, tiles, 3]`` multiplied the two sums before it added.
+
+    1 while the maximum stands; 0 at the first tile, where there is nothing to carry on.
+    """
+    tops = trace[..., 0]
+    before = torch.cat([torch.full_like(tops[:, :1], -math.inf), tops[:, :-1]], dim=1)
+    fall = before - torch.where(tops == -math.inf, torch.zeros_like(tops), tops)
+    scale = torch.exp(fall)
+    return torch.stack([scale, _power(scale, fall, tau)], dim=-1)
+
+
+def batch_of(
+    decisions: Sequence[Decision], seed: int, *, redraw: int = 0, device: str | torch.device = "cpu"
+) -> Batch:  # fmt: skip
     """The batch of some decisions that were made (each with one try), to make them again.
+
+    ``redraw`` is the index of the accept draw: 0 is the run's own, the others are numbers that no run uses.
 
     The running maximum of a row is not kept by a chain; its place holds NaN, which nothing reads.
     """
@@ -174,7 +190,7 @@ def batch_of(decisions: Sequence[Decision], seed: int, *, device: str | torch.de
     lengths = [(d.pivot + len(d.old_tokens), d.pivot + len(d.new_tokens)) for d in decisions]
     counter = counter_of(
         chain=[d.chain for d in decisions], block=[d.block for d in decisions],
-        iteration=[d.iteration for d in decisions], purpose=Purpose.ACCEPT,
+        iteration=[d.iteration for d in decisions], purpose=Purpose.ACCEPT, index=redraw,
     )  # fmt: skip
     key = np.broadcast_to(key_of(seed), (len(decisions), 2))
     return Batch(

@@ -147,6 +147,7 @@ class Chains:
 
 
 TERMS = ("alpha_log_p_new", "alpha_log_p_old", "log_q_new", "log_q_old", "pivot")
+CACHE = ("kept", "taken", "fed", "restored", "after")
 NUMBERS = pa.list_(pa.float64())
 SCHEMA = pa.schema(
     [
@@ -157,10 +158,11 @@ SCHEMA = pa.schema(
         *((f"term_{name}", pa.float64()) for name in TERMS),
         ("old_tokens", pa.list_(pa.int64())), ("new_tokens", pa.list_(pa.int64())),
         ("old_scalars", NUMBERS), ("new_scalars", NUMBERS),
+        *((f"cache_{name}", pa.int64()) for name in CACHE),
     ]
 )  # fmt: skip
 """Scalars are flattened, three numbers a token."""
-PLAIN = tuple(name for name in SCHEMA.names if not name.startswith(("term_", "old_", "new_")))
+PLAIN = tuple(name for name in SCHEMA.names if not name.startswith(("term_", "old_", "new_", "cache_")))
 
 
 def decision_table(decisions: Sequence[Decision]) -> pa.Table:
@@ -171,6 +173,7 @@ def decision_table(decisions: Sequence[Decision]) -> pa.Table:
             **{f"term_{name}": getattr(decision.terms, name) for name in TERMS},
             "old_tokens": decision.old_tokens, "new_tokens": decision.new_tokens,
             "old_scalars": decision.old_scalars.ravel(), "new_scalars": decision.new_scalars.ravel(),
+            **({} if (move := decision.cache) is None else {f"cache_{name}": getattr(move, name) for name in CACHE}),
         }
         for decision in decisions
     ]  # fmt: skip

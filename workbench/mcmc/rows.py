@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from torch import Tensor
 
 from ..errors import ModelError
 from ..models import Cache, HookedModel, Tail
 from .chain import Chain
+from .scoring import Scorer
+from .target import Scalars
 
 __all__ = ["ChainRows"]
+
+PIECE = 16
+"""Positions fed at once where logits of all are wanted: so many rows of logits are held."""
 
 
 class ChainRows:
@@ -39,6 +45,28 @@ class ChainRows:
         """By chain, what was taken out for the open proposal."""
         self.tries: dict[int, list[Tail]] = {}
         """By chain, what its completed tries had in the cache."""
+
+    def length(self, chain: Chain) -> int:
+        """Positions in the chain's row."""
+        return self.cache.lengths[self.row_of[chain.number]]
+
+    def stand(self, chain: Chain, scorer: Scorer | None) -> Scalars:
+        """Feed the text of a chain that was put where another stood, a piece at a time.
+
+        Gives its scalars ``[len(tokens), 3]``, or none without a scorer.
+        """
+        row, tokens = self.row_of[chain.number], chain.tokens
+        ids = [self.prompt[-1], *tokens[:-1]]
+        found = [np.empty((0, 3))]
+        for first in range(0, len(ids), PIECE):
+            piece = ids[first : first + PIECE]
+            feed: list[list[int]] = [[] for _ in self.row_of]
+            feed[row] = piece
+            keep = [len(piece) if scorer else 1 for _ in self.row_of]
+            logits = self.model.forward(feed, self.cache, keep=keep).logits[row]
+            if scorer is not None:
+                found.append(scorer.score(logits, tokens[first : first + PIECE]))
+        return np.concatenate(found)
 
     def open(self, chain: Chain) -> None:
         """Make room behind the pivot of a proposal that just began."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from ..engine import SamplingParams
 from ..errors import ChainError
 from ..models import HookedModel, match_hooks
+from .cache_move import CacheMove
 from .chain import Chain, Decision
 from .philox import Purpose, uniform
 from .result import Chains, ChainText, Contrast, Settings
@@ -24,7 +26,7 @@ from .scoring import Scorer
 from .setting import Prompt, checked, require_neutral, token_ids
 from .state import chain_state, restore_chain, restore_rows, rows_state
 from .store import ChainWriter, read_run
-from .target import Target
+from .target import Scalars, Target
 from .tempering import Swap, checked_ladder, swap_neighbours
 
 __all__ = ["PowerSampler"]
@@ -107,17 +109,27 @@ class PowerSampler:
 
     @property
     def total(self) -> int:
-        """How many decisions the whole run has."""
-        return len(self.chains) * self.settings.target.n_blocks * self.settings.target.n_mcmc
+        """How many decisions the whole run has; of a branch, without those before it."""
+        target = self.settings.target
+        left = sum(max((target.n_blocks - chain.block) * target.n_mcmc - chain.iteration, 0) for chain in self.chains)
+        return len(self.decisions) + left
+
+    @property
+    def given(self) -> int:
+        """How many of the decisions :meth:`steps` has yielded; the rest come first when it is called again."""
+        return len(self.decisions) - len(self._pending)
 
     # Running -------------------------------------------------------------------------------------------------
 
-    def steps(self) -> Iterator[Decision]:
+    def steps(self) -> Generator[Decision, None, None]:
         """Go on, and yield each decision as it is made; leaving early keeps everything for the next call.
 
         :raises ChainError: an earlier pass was broken off in the middle, so that going on would not be exact.
         """
-        self._stop.clear()
+        self._stop.clear()  # now, and not at the first decision asked for: a stop that comes between the two counts
+        return self._go_on()
+
+    def _go_on(self) -> Generator[Decision, None, None]:
         if self._broken:
             raise ChainError("a pass was broken off in the middle; go on from a saved directory with resume(...)")
         try:
@@ -159,6 +171,19 @@ class PowerSampler:
             contrasts=tuple(self.contrasts), prefilled=self.rows.prefilled, forwarded=self.forwarded,
             finished=self.finished,
         )  # fmt: skip
+
+    def stand(self, tokens: Sequence[int], scalars: Scalars, *, block: int, iteration: int, rescore: bool) -> None:
+        """Let the one chain of a fresh sampler go on from a state: its text is fed once, for its keys and values.
+
+        ``rescore`` computes the scalars anew, for ones that were taken at another temperature of the proposal.
+        """
+        (chain,) = self.chains
+        chain.restore(tokens=tokens, scalars=scalars, block=block, iteration=iteration, proposal=None, spent=0)
+        found = self.rows.stand(chain, self._scorer if rescore else None)
+        if rescore:
+            chain.restore(tokens=tokens, scalars=found, block=block, iteration=iteration, proposal=None, spent=0)
+        self.forwarded += len(tokens)
+        self._save(finished=self.finished, now=True)
 
     # One pass ------------------------------------------------------------------------------------------------
 
@@ -210,13 +235,22 @@ class PowerSampler:
         if chain.another_try():
             self.rows.next_try(chain, length)
             return
+        kept = self.rows.length(chain) - length
         decision, stands = chain.finish()
         self.rows.close(chain, length, stands)
         if decision is not None:
+            decision = replace(decision, cache=self._move(chain, decision, kept))
             self.decisions.append(decision)
             self._pending.append(decision)
             if decision.kind == "accepted" and self.settings.capture:
                 self._capture(chain, decision)
+
+    def _move(self, chain: Chain, decision: Decision, kept: int) -> CacheMove:
+        after = self.rows.length(chain)
+        return CacheMove(
+            kept=kept, taken=len(decision.old_tokens), fed=decision.forwarded,
+            restored=0 if decision.accepted else after - kept, after=after,
+        )  # fmt: skip
 
     def _capture(self, chain: Chain, decision: Decision) -> None:
         position = decision.first_difference

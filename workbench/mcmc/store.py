@@ -25,8 +25,9 @@ from torch import Tensor
 
 from ..errors import ChainError
 from ..models import HookedModel
+from .cache_move import CacheMove
 from .chain import Decision
-from .result import TERMS, Chains, ChainText, Contrast, Settings, decision_table
+from .result import CACHE, TERMS, Chains, ChainText, Contrast, Settings, decision_table
 from .target import Terms
 from .tempering import Swap
 
@@ -98,12 +99,14 @@ def save_chains(chains: Chains, path: Path, *, overwrite: bool = False) -> Path:
     return path
 
 
-def load_chains(path: str | Path) -> Chains:
+def load_chains(path: str | Path, model: HookedModel | None = None) -> Chains:
     """Read what a sampler or :meth:`Chains.save` wrote; no model is needed.
 
-    :raises ChainError: nothing readable is there.
+    :raises ChainError: nothing readable is there, or it was made with another tokenizer than the ``model``'s.
     """
     about = read_head(Path(path))
+    if model is not None and about["tokenizer"] not in (None, model.tokenizer.fingerprint):
+        raise ChainError(f"{path} was made with {about['model']}; the tokenizer of {model.name} is another one")
     settings = Settings.from_json(about["settings"])
     return Chains(
         settings=settings,
@@ -207,10 +210,16 @@ def _read_decisions(path: Path) -> list[Decision]:
             terms=Terms(**{name: row[f"term_{name}"] for name in TERMS}),
             old_tokens=tuple(row["old_tokens"]), new_tokens=tuple(row["new_tokens"]),
             old_scalars=np.array(row["old_scalars"]).reshape(-1, 3),
-            new_scalars=np.array(row["new_scalars"]).reshape(-1, 3),
+            new_scalars=np.array(row["new_scalars"]).reshape(-1, 3), cache=_read_move(row),
         )
         for row in rows
     ]  # fmt: skip
+
+
+def _read_move(row: Mapping[str, Any]) -> CacheMove | None:
+    """Runs that an older version kept have no such columns."""
+    found = {name: row.get(f"cache_{name}") for name in CACHE}
+    return None if found["kept"] is None else CacheMove(**{name: int(value or 0) for name, value in found.items()})
 
 
 def _write_contrasts(path: Path, contrasts: tuple[Contrast, ...], turn: int) -> str:
