@@ -5,7 +5,8 @@
 A machine's speed changes from minute to minute, so only ratios within a round mean something: every variant runs once
 a round, in an order that rotates, and each ratio is the median over rounds. The best decile stands beside it. On a
 busy machine ``--cpu-time`` with one thread counts processor seconds instead of waiting for others.
-``--peers`` adds TransformerBridge.generate and HookedTransformer.generate, which load slowly.
+``--peers`` adds TransformerBridge.generate and HookedTransformer.generate, which load slowly, and llama.cpp on the
+same GGUF file, where ``xllamacpp`` is installed.
 """
 
 from __future__ import annotations
@@ -16,18 +17,21 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
 from bench_engine import bridge_generate, hooked_generate, listener
+from llama_peer import llama_generate
 from numba import njit
 
 from workbench import SamplingParams, Session, load
-from workbench.models import path
+from workbench.models import Tail, path
 
 GREEDY = SamplingParams(temperature=0)
 RESIDUALS = "blocks.*.hook_resid_post"
+LONG_CONTEXTS = (2000, 8000)
 TEXT = "Describe a lighthouse at night in a few sentences."
 clock = time.perf_counter
 Variant = Callable[[], float]
@@ -46,13 +50,18 @@ def main() -> None:
     began = time.perf_counter()
     model = load(options.model, backend="lean", threads=options.threads, accept_terms=True)
     print(f"second load in it: {time.perf_counter() - began:.2f} s; first step after it: {first_step(model):.3f} s")
-    found = measure(make_variants(model, options), options.rounds)
+    variants = make_variants(model, options)
+    if model.source.get("made_of") != "a local directory":
+        packed = load(options.model, backend="lean", threads=options.threads, accept_terms=True, packed=True)
+        print(f"weights: {model.weights.nbytes / 1e6:.0f} MB, packed {packed.weights.nbytes / 1e6:.0f} MB")
+        variants |= packed_variants(packed, options)
+    found = measure(variants, options.rounds)
     kind = "processor" if options.cpu_time else "wall"
     print(f"\n{options.model}, {options.rounds} rounds, threads {options.threads}, cores {os.cpu_count()}, "
           f"load {os.getloadavg()[0]:.1f}, {kind} time\n{'':44}{'median':>12}{'best decile':>13}")  # fmt: skip
     for name, values in found.items():
         print(f"{name:44}{1e3 * statistics.median(values):9.2f} ms{1e3 * best(values):10.2f} ms")
-    show(found, weight_bytes(model))
+    show(found, model.weights.nbytes)
 
 
 def read_options() -> argparse.Namespace:
@@ -92,14 +101,48 @@ def make_variants(model: Any, options: argparse.Namespace) -> dict[str, Variant]
         "lean: prompt of 512 tokens": prompt(model, 512),
         "transformers: prompt of 512 tokens": transformers_prompt(hf_model, 512),
         "lean: backtrack of 40 tokens": backtrack(model, 40),
+        **{f"lean: one step behind {n} tokens": behind(model, n) for n in LONG_CONTEXTS if n < model.n_ctx},
         "reading 512 MB, all threads": reading(options.threads),
     }
     if options.peers:
+        if find_spec("xllamacpp"):
+            variants["llama.cpp on the GGUF file, a token"] = llama_generate(
+                options.model, TEXT, count, options.threads, seconds
+            )
         bridge = load(options.model, threads=options.threads, accept_terms=True)
         hooked = load(options.model, backend="hooked", threads=options.threads, accept_terms=True)
         variants["TransformerBridge.generate, a token"] = per_token(bridge_generate(bridge, ids, count), count)
         variants["HookedTransformer.generate, a token"] = per_token(hooked_generate(hooked, ids, count), count)
     return variants
+
+
+def packed_variants(model: Any, options: argparse.Namespace) -> dict[str, Variant]:
+    tokenizer = model.tokenizer
+    ids = tokenizer.chat([{"role": "user", "content": TEXT}]) if tokenizer.has_chat_template else tokenizer.prompt(TEXT)
+    return {
+        "packed: engine, mod + capture, a token": engine(
+            model, ids, options.tokens, mods=[listener], capture=RESIDUALS
+        ),
+        "packed: one step": feeding(model, 1, 1, options.context),
+        "packed: one step of 8 rows": feeding(model, 8, 1, options.context),
+        "packed: prompt of 512 tokens": prompt(model, 512),
+    }  # fmt: skip
+
+
+def behind(model: Any, length: int) -> Variant:
+    """Seconds of a step whose row holds ``length`` positions. Their keys and values are random: speed needs no more."""
+    cache = model.new_cache()
+    weights = model.weights
+    shape = length, weights.n_kv_heads, weights.d_head
+    keys, values = (tuple(torch.randn(shape) for _ in range(model.n_layers)) for _ in range(2))
+    cache.put(0, Tail(n=length, keys=keys, values=values))
+
+    def once() -> float:
+        took = seconds(lambda: model.forward([[7]], cache))
+        cache.rewind(0, 1)
+        return took
+
+    return lambda: min(once() for _ in range(4))
 
 
 def seconds(run: Callable[[], Any]) -> float:
@@ -214,12 +257,6 @@ def _total(numbers: Any) -> Any:
     return result
 
 
-def weight_bytes(model: Any) -> int:
-    weights = model.weights
-    matrices = (weights.qkv, weights.attention_out, weights.gate_up, weights.down, weights.unembedding)
-    return sum(matrix.numel() * matrix.element_size() for matrix in matrices)
-
-
 def measure(variants: dict[str, Variant], rounds: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {name: [] for name in variants}
     names = list(variants)
@@ -245,6 +282,14 @@ def show(found: dict[str, list[float]], size: int) -> None:
     print(f"{'engine, mod + capture, time against one bare step':56}{ratio(both, step)} x")
     print(f"{'share of the reading limit, one row':56}{ratio('reading 512 MB, all threads', step, size / (1 << 29))}")
     print(f"{'8 rows against one, tokens a second':56}{ratio(step, 'lean: one step of 8 rows', 8.0)} x")
+    if "packed: one step" in found:
+        print(f"{'packed against plain, one step':56}{ratio(step, 'packed: one step')} x")
+        if "llama.cpp on the GGUF file, a token" in found:
+            print(f"{'packed step against a token of llama.cpp':56}"
+                  f"{ratio('llama.cpp on the GGUF file, a token', 'packed: one step')} x")  # fmt: skip
+    for name in found:
+        if " behind " in name:
+            print(f"{'time ' + name.removeprefix('lean: ') + ' against one behind few':56}{ratio(name, step)} x")
     print(f"{'64 forced tokens, time against one step':56}{ratio('lean: 64 tokens forced into one row', step)} x")
     print(f"{'512-token prompt, speed against transformers':56}"
           f"{ratio('transformers: prompt of 512 tokens', 'lean: prompt of 512 tokens')} x")  # fmt: skip

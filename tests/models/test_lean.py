@@ -15,7 +15,7 @@ from torch import Tensor
 
 from workbench.models import Edit, Forward, cached, load
 from workbench.models.lean import LeanModel
-from workbench.models.lean.compiled import EDITED, KINDS
+from workbench.models.lean.captures import EDITED, KINDS
 from workbench.models.tiny import tiny_checkpoint
 
 FAMILIES = ("llama", "gemma3")

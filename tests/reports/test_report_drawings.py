@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from workbench.reports.svg import DIVERGING, PROBABILITY, SEQUENTIAL, Line, diverging, heat_strip, line_panels
+from workbench.reports.panels import Line, line_panels
+from workbench.reports.svg import DIVERGING, PROBABILITY, SEQUENTIAL, diverging, heat_strip
 
 SVG = "{http://www.w3.org/2000/svg}"
 

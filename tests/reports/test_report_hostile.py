@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from report_traces import Page, written_trace
+from report_traces import Page, written_carry, written_chains, written_flow, written_trace
 
 from workbench.reports import Report
 from workbench.reports.legible import label, label_html, legible
@@ -37,7 +37,7 @@ ATTRIBUTES = {
     "lang", "charset", "http-equiv", "content", "name", "class", "href", "id", "aria-label", "aria-hidden", "role",
     "tabindex", "scope", "title", "download", "xmlns", "width", "height", "viewbox", "font-size", "font-family", "fill",
     "transform", "d", "x", "y", "text-anchor", "points", "stroke", "stroke-opacity", "stroke-width", "fill-opacity",
-    "stroke-dasharray", "stroke-linejoin", "font-weight",
+    "stroke-dasharray", "stroke-linejoin", "stroke-linecap", "font-weight", "font-style", "rx",
 }  # fmt: skip
 UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
@@ -49,7 +49,9 @@ def document(text: str) -> str:
     frame = pd.DataFrame([[text, 1.5], ["b", 2.5]], columns=columns, dtype=object)
     frame.index = pd.Index([text, "x"], name=text, dtype=object)
     report = Report(f"T {text}").note(text).note(f"# {text}\n\n- {text}\n\n```\n{text}\n```\n**{text}** `{text}`")
-    return report.table(frame, text).trace(written_trace(text)).html()
+    report.table(frame, text).trace(written_trace(text)).compare(written_trace(text), written_trace("b"), (text, "b"))
+    report.flow(written_flow(text)).chains(written_chains(text))
+    return report.carry(written_carry(text)).html()
 
 
 def check(html: str) -> Page:
@@ -57,7 +59,7 @@ def check(html: str) -> Page:
     assert {tag for tag, _ in page.elements} <= ELEMENTS
     assert {name for _, attributes in page.elements for name in attributes} <= ATTRIBUTES
     links = [str(attributes["href"]) for _, attributes in page.having("href")]
-    assert all(re.match(r"#\w+$|data:(text/csv|application/jsonl);charset=utf-8,", link) for link in links)
+    assert all(re.match(r"#\w+$|data:(text/csv|application/json(l)?);charset=utf-8,", link) for link in links)
     assert not UNSEEN.search(html)
     html.encode()
     return page

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from workbench import Session, Trace, load
+from workbench import Session, Trace, load, replay
 from workbench.engine import Result
 from workbench.errors import TraceError
 from workbench.trace import TraceWriter, first_difference
@@ -47,6 +47,15 @@ def test_what_is_saved_is_what_is_loaded(result: Result, tmp_path: Path) -> None
     same(loaded, result.trace)
     assert loaded.run["requests"] == json.loads(json.dumps(result.trace.run["requests"]))
     assert loaded.history("r1").tokens == result.trace.history("r1").tokens
+
+
+def test_the_requests_of_a_large_batch_keep_their_order(tmp_path: Path) -> None:
+    model = load("tiny-llama")
+    prompts = [f"number {n}" for n in range(12)]
+    results = Session(model).generate(prompts, max_new_tokens=2, seed=3, save=tmp_path / "run")
+    loaded = Trace.load(tmp_path / "run")
+    assert list(loaded.run["requests"]) == [result.request_id for result in results] == [f"r{n}" for n in range(12)]
+    assert replay(loaded, model).agrees
 
 
 def test_tables_have_a_row_per_record_and_per_token(result: Result) -> None:

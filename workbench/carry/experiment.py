@@ -34,6 +34,7 @@ BAND = (1, 3)
 """The toy's band: blocks 1 and 2 of its four, ending where the auxiliary exit reads."""
 ADAPTER, RESULT = "adapter.safetensors", "result.json"
 CONTROLS = tuple(name for name in SYSTEMS if name not in FURTHER)
+"""Systems that every seed of the demonstration trains, by name."""
 SWAPS = {
     "carry": ("depth", "depth_tail", "no_pauses", "query_loop"),
     "depth": ("carry", "depth_tail", "no_pauses", "query_loop"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -33,11 +34,12 @@ def manifest(
         },
     }
     digest = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
-    return {"run_id": digest[:12], **told, "versions": versions()}
+    return {"run_id": digest[:12], **told, "versions": dict(versions())}
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide a run's numbers."""
+@cache
+def versions() -> Mapping[str, str]:
+    """Versions of Python and of the packages that decide a run's numbers; looked up once, since it takes files."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

@@ -15,7 +15,9 @@ from .events import Event
 __all__ = ["Answer", "FunctionMod", "Handler", "Mod", "mod"]
 
 Answer: TypeAlias = Action | Sequence[Action] | None
+"""What a mod may return: nothing, one action or several."""
 Handler: TypeAlias = Callable[[Any, ActionBuilder, Tokenizer], Answer]
+"""What ``@mod`` decorates: a function of event, actions and tokenizer."""
 
 
 @runtime_checkable

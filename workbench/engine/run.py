@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,19 +11,17 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidActionError, ModelError, ModError
-from ..models import Cache, Forward, HookedModel
+from ..models import Cache, Forward, HookedModel, RowSummary, summarize_row
 from .conduct import Conductor
+from .dispatch import Decision
 from .emit import Emitter
 from .events import ForwardPass, Prefilled, Sampled, Scored
 from .interrupts import StopFlag
 from .request import Request, edits_for
-from .sampling import draw, warp
+from .sampling import TOP_K, draw_token
 from .scoring import score
 
 __all__ = ["Run"]
-
-TOP_K = 5
-"""How many of the likeliest tokens a trace keeps per step."""
 
 
 class Run:
@@ -48,7 +47,7 @@ class Run:
         self._budget = activation_budget
         self._next_row = 0
         self._here: dict[int, Tensor] = {}
-        """By row, the log-probabilities of the next token from the pass just made."""
+        """By row, the logits of the next token from the pass just made."""
 
     def __iter__(self) -> Iterator[None]:
         """Run to the end, yielding after the prefill and after every pass."""
@@ -139,18 +138,21 @@ class Run:
         """One request after a pass: score, tell, draw, commit."""
         kept = forward.logits[request.row]
         raw = kept[-1]
-        held = _ordinary({hook: forward.activations[hook][request.row] for hook in request.capture})
-        raw_logprobs = torch.log_softmax(raw, dim=-1)
-        if not bool(torch.isfinite(raw_logprobs.max())):
+        held = {hook: forward.activations[hook][request.row] for hook in request.capture}
+        if not forward.owned or len(self.requests) > 1:
+            held = _ordinary(held)
+        seen = summarize_row(raw, TOP_K)
+        if not math.isfinite(seen.log_total):
             raise ModelError(
                 f"{self.model.name} gave NaN logits at position {len(request.tokens) - 1} of request "
                 f"{request.request_id} (step {request.step}): its numbers overflowed. Use dtype=torch.float32, or "
                 "steer less strongly."
             )
-        self._here[request.row] = raw_logprobs
-        self._note_pass(request, start, spans, kept, raw_logprobs, held, took)
+        self._here[request.row] = raw
+        self._note_pass(request, start, spans, kept, seen, held, took, forward.note)
         with torch.inference_mode(False):
-            shown = raw.clone()
+            # Each mod gets copies, in which torch counts writes; of a tensor from inference mode it miscounts.
+            shown = raw.clone() if raw.is_inference() else raw
         decision = self.conductor.ask(
             request,
             ForwardPass(
@@ -166,41 +168,35 @@ class Run:
         )
 
         def known(token: int) -> float:
-            return float(raw_logprobs[token])
+            return float(raw[token]) - seen.log_total
 
         if decision.structural is not None:
             self.conductor.settle(request, decision, known)
         else:
-            self._draw(request, raw, raw_logprobs, decision.logits, decision.token_temp, known)
+            self._draw(request, raw, seen, decision, known)
         self._end_if_done(request)
 
     def _draw(
-        self,
-        request: Request,
-        raw: Tensor,
-        raw_logprobs: Tensor,
-        edited: Tensor | None,
-        token_temp: float | None,
-        known: Callable[[int], float],
+        self, request: Request, raw: Tensor, seen: RowSummary, asked: Decision, known: Callable[[int], float]
     ) -> None:
         """Draw a token, let the mods see it, commit it or what they put in its place."""
+        data = {}
         with torch.inference_mode():
-            logits = raw if edited is None else edited
-            logprobs = warp(logits, request.sampling, token_temp)
-            temperature = request.sampling.temperature if token_temp is None else token_temp
-            token = int(logprobs.argmax()) if temperature == 0 else draw(logprobs, request.stream)
-            logprob, raw_logprob = float(logprobs[token]), known(token)
-            position = len(request.tokens)
-            self.emit(
-                request, "sampled", position, tokens=[token], logprob=logprob, raw_logprob=raw_logprob,
-                entropy=entropy(logprobs), top=top(logprobs),
-                data={} if edited is None else {"removed_mass": _removed_mass(raw_logprobs, logits)},
-            )  # fmt: skip
+            if asked.logits is None:
+                drawn = draw_token(raw, request.sampling, asked.token_temp, request.stream, seen)
+            else:
+                drawn = draw_token(asked.logits, request.sampling, asked.token_temp, request.stream, None)
+                data["removed_mass"] = _removed_mass(raw, asked.logits)
+        token, raw_logprob, position = drawn.token, known(drawn.token), len(request.tokens)
+        self.emit(
+            request, "sampled", position, tokens=[token], logprob=drawn.logprob, raw_logprob=raw_logprob,
+            entropy=drawn.entropy, top=drawn.top, data=data,
+        )  # fmt: skip
         decision = self.conductor.ask(
             request,
             Sampled(
                 request_id=request.key, step=request.step, position=position,
-                request=self.conductor.view(request), token=token, logprob=logprob, raw_logprob=raw_logprob,
+                request=self.conductor.view(request), token=token, logprob=drawn.logprob, raw_logprob=raw_logprob,
             ),
         )  # fmt: skip
         if decision.structural is None:
@@ -216,12 +212,15 @@ class Run:
         start: int,
         spans: Sequence[Any],
         kept: Tensor,
-        raw_logprobs: Tensor,
+        seen: RowSummary,
         held: Mapping[str, Tensor],
         took: int,
+        way: str,
     ) -> None:
         fed = len(request.tokens) - start
         data: dict[str, Any] = {"fed_start": start, "fed": fed}
+        if way:
+            data["way"] = way
         scored = request.score(start, kept)
         if scored:
             data["scored"] = {str(position): value for position, value in scored.items()}
@@ -234,8 +233,8 @@ class Run:
             self._next_row += fed
             held = {hook: value.cpu() for hook, value in held.items()}
         self.emit(
-            request, "forward_pass", len(request.tokens) - 1, entropy=entropy(raw_logprobs),
-            top=top(raw_logprobs), duration_ns=took, data=data, activations=held or None,
+            request, "forward_pass", len(request.tokens) - 1, entropy=seen.entropy,
+            top=seen.top, duration_ns=took, data=data, activations=held or None,
         )  # fmt: skip
 
     def _within_budget(self, request: Request, held: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -281,20 +280,9 @@ class Run:
         return any(stop in tail for stop in request.sampling.stop)
 
 
-def entropy(logprobs: Tensor) -> float:
-    """Shannon entropy of a distribution given by log-probabilities, in nats."""
-    return float(torch.special.entr(logprobs.exp()).sum())
-
-
-def top(logprobs: Tensor) -> tuple[tuple[int, float], ...]:
-    """The likeliest tokens that are possible at all."""
-    values, tokens = logprobs.topk(min(TOP_K, len(logprobs)))
-    pairs = zip(tokens.tolist(), values.tolist(), strict=True)
-    return tuple((token, value) for token, value in pairs if value > -torch.inf)
-
-
-def _removed_mass(raw_logprobs: Tensor, logits: Tensor) -> float:
+def _removed_mass(raw: Tensor, logits: Tensor) -> float:
     """Probability under the model of the tokens that edited logits make impossible (``-inf``, or ``-1e9`` and such)."""
+    raw_logprobs = torch.log_softmax(raw, dim=-1)
     return float(raw_logprobs[torch.log_softmax(logits, dim=-1).exp() == 0].exp().sum())
 
 

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["SamplingParams", "draw", "generator", "warp"]
+from ..models import RowSummary, summarize_row
+
+__all__ = ["TOP_K", "Drawn", "SamplingParams", "draw", "draw_token", "generator", "warp"]
+
+TOP_K = 5
+"""How many of the likeliest tokens a trace keeps per step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,41 @@ class SamplingParams:
         for name, (value, good, wanted) in checks.items():
             if not good:
                 raise ValueError(f"SamplingParams.{name} must be {wanted}, got {value!r}")
+
+    @property
+    def filters(self) -> bool:
+        """Whether any token can be left out of the draw."""
+        return bool(self.top_k) or self.top_p < 1 or self.min_p > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """A token and the distribution it was drawn from."""
+
+    token: int
+    logprob: float
+    entropy: float
+    """In nats."""
+    top: tuple[tuple[int, float], ...]
+    """The likeliest tokens that are possible at all, best first, with their log-probabilities."""
+
+
+def draw_token(
+    logits: Tensor, params: SamplingParams, token_temp: float | None, stream: torch.Generator, seen: RowSummary | None
+) -> Drawn:
+    """Draw from ``logits [vocab]``. ``seen`` is their summary where it is known: nothing is then computed twice."""
+    temperature = params.temperature if token_temp is None else token_temp
+    if temperature == 0:
+        token = int(logits.argmax())
+        return Drawn(token=token, logprob=0.0, entropy=0.0, top=((token, 0.0),))
+    logprobs = warp(logits, params, token_temp)
+    token = draw(logprobs, stream)
+    if seen is not None and temperature == 1 and not params.filters:
+        return Drawn(
+            token=token, logprob=float(logits[token]) - seen.log_total, entropy=seen.entropy, top=seen.top
+        )  # fmt: skip
+    warped = summarize_row(logprobs, TOP_K)
+    return Drawn(token=token, logprob=float(logprobs[token]), entropy=warped.entropy, top=warped.top)
 
 
 def generator(seed: int, index: int, turn: int = 0) -> torch.Generator:

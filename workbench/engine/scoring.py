@@ -23,7 +23,7 @@ def score(
 ) -> list[Scored]:
     """Log-probabilities of each tail, from rows that share the request's cache.
 
-    ``here`` are the log-probabilities ``[vocab]`` of the next token, from the pass just made.
+    ``here`` are the logits ``[vocab]`` of the next token, from the pass just made.
     """
     if here is None or request.valid != len(request.tokens):
         raise InvalidActionError("score() is possible on ForwardPass and Sampled only, when the cache holds everything")
@@ -33,6 +33,7 @@ def score(
         raise ModelError("score() needs the KV cache, which is switched off for this model (see the warning at load)")
     longest = max(map(len, tails))
     part = max(MOST_LOGITS // (longest * model.vocab_size), 1)
+    here = torch.log_softmax(here, dim=-1)
     found: list[Scored] = []
     for begin in range(0, len(tails), part):
         found += _score_part(model, cache, request, here, tails[begin : begin + part])

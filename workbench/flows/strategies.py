@@ -46,6 +46,8 @@ MAX_SOURCE = 100_000
 
 
 class UntilEndType(StrEnum):
+    """What ends an answer of ``UntilStrat``: a tag, or any of some characters."""
+
     TAG = "tag"
     ANYCHAR = "anychar"
 

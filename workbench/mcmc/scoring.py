@@ -1,9 +1,10 @@
-"""The three scalars of each position from its logits: the fast everyday twin of the kernel, in plain torch.
+"""The three scalars of each position from its logits: the fast everyday twin of the kernel.
 
-One row at a time (more only where they are short), so that what one step wrote is still in the processor's cache when
-the next one reads it, and one exp a number: ``softmax`` gives p, and where ``1 / tau`` is 2 or 4 the proposal's weights
-are p squared once or twice. ``lse_1`` follows from the likeliest token, ``max - log p_max``, and ``lse_tau`` from the
-sum of ``p**(1/tau)``: neither can overflow, and what underflows is below 1e-18 of the sum.
+Long rows on a CPU are read by compiled code, :func:`workbench.models.read_rows`. The rest is plain torch, one row at a
+time (more only where they are short), so that what one step wrote is still in the processor's cache when the next one
+reads it. Either way there is one exp a number: where ``1 / tau`` is 2 or 4 the proposal's weights are those of tau 1
+squared once or twice. In torch ``softmax`` gives p, ``lse_1`` follows from the likeliest token, ``max - log p_max``,
+and ``lse_tau`` from the sum of ``p**(1/tau)``: neither can overflow, and what underflows is below 1e-18 of the sum.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ..errors import ChainError, ModelError
+from ..models import read_rows, reads_compiled, weigh_rows
 from .target import Scalars
 
 __all__ = ["Scorer"]
@@ -34,11 +37,13 @@ class Scorer:
 
     Keeps one buffer of 256 KiB, or of one row where that is more. Not for several threads at once. ``kernel`` says
     whether the scalars come from the Triton kernel; by default on a CUDA device where triton is installed.
+    ``compiled=False`` leaves long rows on the CPU to torch as well.
     """
 
-    def __init__(self, tau: float, *, kernel: bool | None = None) -> None:
+    def __init__(self, tau: float, *, kernel: bool | None = None, compiled: bool = True) -> None:
         self.tau = tau
         self._kernel = kernel
+        self._compiled = compiled
         self._squarings = SQUARINGS.get(1.0 / tau)
         self._weights = torch.empty(0, 0)
         self._vocab = 0
@@ -50,13 +55,19 @@ class Scorer:
         """
         given = torch.as_tensor(np.asarray(uniforms, dtype=np.float64), device=logits.device)
         tokens: list[Tensor] = []
-        sums = []
+        sums: list[Any] = []
+        compiled = self._uses_compiled(logits)
         for first, part in self._parts(logits):
-            sums.append(self._sums(part))
-            tokens.append(_search(self._powers(part), given[first : first + len(part)]))
+            sums.append(self._read(part) if compiled else self._sums(part))
+            weights = self._room(part) if compiled else self._powers(part)
+            tokens.append(_search(weights, given[first : first + len(part)]))
         drawn = torch.cat(tokens)
-        scalars = _by_kernel(logits, drawn, self.tau) if self._uses_kernel(logits) else None
-        return drawn.tolist(), self._scalars(logits, drawn, sums) if scalars is None else scalars
+        if self._uses_kernel(logits):
+            return drawn.tolist(), _by_kernel(logits, drawn, self.tau)
+        if compiled:
+            chosen = logits.gather(1, drawn[:, None]).numpy()
+            return drawn.tolist(), _finite(np.column_stack([chosen, np.concatenate(sums)[:, 1:3]]))
+        return drawn.tolist(), self._scalars(logits, drawn, sums)
 
     def score(self, logits: Tensor, tokens: ArrayLike) -> Scalars:
         """The scalars of given tokens ``[rows]`` under ``logits [rows, vocab]`` (float32).
@@ -67,7 +78,10 @@ class Scorer:
         given = torch.as_tensor(np.asarray(tokens, dtype=np.int64), device=logits.device)
         if self._uses_kernel(logits):
             return _by_kernel(logits, given, self.tau)
-        scalars = self._scalars(logits, given, [self._sums(part) for _, part in self._parts(logits)])
+        if self._uses_compiled(logits):
+            scalars = _finite(np.ascontiguousarray(read_rows(logits, given, self.tau)[:, [4, 1, 2]]))
+        else:
+            scalars = self._scalars(logits, given, [self._sums(part) for _, part in self._parts(logits)])
         if scalars[:, 0].min() == -math.inf:
             row = int(scalars[:, 0].argmin())
             raise ChainError(f"row {row}: the logit of token {int(given[row])} is -inf: it can't stand in a text here")
@@ -75,6 +89,15 @@ class Scorer:
 
     def _uses_kernel(self, logits: Tensor) -> bool:
         return (logits.is_cuda and triton_is_installed()) if self._kernel is None else self._kernel
+
+    def _uses_compiled(self, logits: Tensor) -> bool:
+        return self._compiled and reads_compiled(logits)
+
+    def _read(self, logits: Tensor) -> NDArray[np.float64]:
+        """What compiled code reads; leaves the proposal's weights, not normalised, in the buffer."""
+        found = read_rows(logits, np.zeros(len(logits), dtype=np.int64), self.tau)
+        weigh_rows(logits, found, self.tau, self._room(logits)[:, : logits.shape[1]])
+        return found
 
     def _parts(self, logits: Tensor) -> Iterator[tuple[int, Tensor]]:
         rows, vocab = logits.shape

@@ -7,6 +7,7 @@ from .kv_rows import KVRows, PassView, Tail
 from .load import BACKENDS, load
 from .protocol import Cache, Edit, Forward, HookedModel
 from .registry import KNOWN, KnownModel
+from .row_summary import RowSummary, read_rows, reads_compiled, summarize_row, weigh_rows
 from .tokenizer import Message, Tokenizer
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "KnownModel",
     "Message",
     "PassView",
+    "RowSummary",
     "Tail",
     "Tokenizer",
     "blocks_of",
@@ -32,5 +34,9 @@ __all__ = [
     "load",
     "match_hooks",
     "path",
+    "read_rows",
+    "reads_compiled",
     "remove",
+    "summarize_row",
+    "weigh_rows",
 ]

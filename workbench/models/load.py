@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import ModelError, ModelFileError, UnsupportedModelError, did_you_mean
 from .checkpoints import path as checkpoint_path
+from .entries import GGUF
 from .threads import settle_threads
 from .tiny import tiny_checkpoint
 from .tokenizer import Tokenizer
@@ -19,6 +20,7 @@ from .wrapped import WrappedModel, check_ids
 __all__ = ["BACKENDS", "load"]
 
 BACKENDS = ("bridge", "hooked", "lean")
+"""What ``load`` takes as ``backend``; the first is the default."""
 TRANSFORMERS_RANGE = ((5, 20), (5, 24))
 
 
@@ -30,6 +32,7 @@ def load(
     dtype: torch.dtype = torch.float32,
     accept_terms: bool = False,
     threads: int | None = None,
+    packed: bool = False,
     progress: bool = True,
 ) -> WrappedModel:
     """Load a model: a known name, a local Hugging Face directory, a ``.gguf`` file or a hub name.
@@ -38,6 +41,8 @@ def load(
     Llama-, Gemma-3-, GPT-2- and NeoX-shaped) or ``lean`` (our own; Llama- and Gemma-3-shaped, faster).
     Hook names and results are the same. ``tiny-llama``, ``tiny-gemma3``, ``tiny-gpt2`` and
     ``tiny-gpt_neox`` are random models that need no download.
+    ``packed=True`` (lean, on a CPU) keeps the matrices as the model's GGUF file has them and decodes them as they are
+    used: the same weights in less memory, so each step reads less. Prompts are slower by the decoding.
     The KV cache is checked against an uncached pass before the model is handed out. On a CPU torch's thread
     count becomes ``threads``, or by a short trial whichever of one and the present number decodes faster.
 
@@ -53,12 +58,16 @@ def load(
     where = _device(device)
     if threads is not None and threads < 1:
         raise ModelError(f"threads must be 1 or more, got {threads}")
+    if packed and backend != "lean":
+        raise UnsupportedModelError(f"packed=True is for backend='lean', which runs packed weights, not {backend!r}.")
     hf_model, tokenizer, source = _checkpoint(str(name), dtype, accept_terms, progress)
     hf_model.to(where)
     reference = _reference(hf_model)  # before it is wrapped, which changes it
-    model = _wrap(backend, hf_model, tokenizer, str(name))
+    model = _wrap(backend, hf_model, tokenizer, str(name), _blocks(str(name)) if packed else None)
     model.check_against(reference)
     model.source = {**source, "backend": backend, "dtype": str(dtype).removeprefix("torch.")}
+    if packed:
+        model.source["packed"] = True
     settle_threads(model, threads)
     model.check_cache()
     return model
@@ -87,15 +96,31 @@ def _reference(hf_model: Any) -> Tensor:
     return logits
 
 
-def _wrap(backend: str, hf_model: Any, tokenizer: Tokenizer, name: str) -> WrappedModel:
+def _blocks(name: str) -> Path:
+    """The GGUF file that a checkpoint was made from.
+
+    :raises UnsupportedModelError: it was made from none.
+    """
+    tiny = name.startswith("tiny-") and not Path(name).exists()
+    file = None if tiny else checkpoint_path(name) / GGUF
+    if file is None or not file.is_file():
+        raise UnsupportedModelError(
+            f"{name!r} was not made from a GGUF file, so there are no packed weights to keep. Leave out packed=True, "
+            "or load a .gguf file."
+        )
+    return file
+
+
+def _wrap(backend: str, hf_model: Any, tokenizer: Tokenizer, name: str, blocks: Path | None) -> WrappedModel:
     if backend == "hooked":
         from .hooked import HookedTransformerModel
 
         return HookedTransformerModel(hf_model, tokenizer, name)
     if backend == "lean":
-        from .lean import LeanModel
+        from .lean import BlockFile, LeanModel
 
-        return LeanModel(hf_model, tokenizer, name)
+        file = None if blocks is None else BlockFile(blocks, hf_model.config)
+        return LeanModel(hf_model, tokenizer, name, file)
     from .bridge import BridgeModel
 
     try:

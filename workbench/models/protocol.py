@@ -43,6 +43,10 @@ class Forward:
 
     logits: tuple[Tensor, ...]
     activations: dict[str, tuple[Tensor, ...]]
+    owned: bool = False
+    """Whether the activations are ordinary tensors in memory that nobody else holds: they may be written to."""
+    note: str = ""
+    """Which way the pass took, where its backend has several; empty where there is one."""
 
 
 @runtime_checkable

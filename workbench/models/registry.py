@@ -114,6 +114,7 @@ GEMMA3 = KnownModel(
 )
 
 KNOWN: dict[str, KnownModel] = {model.name: model for model in (SMOLLM2, GEMMA3)}
+"""The models that can be fetched by name."""
 DEFAULT = SMOLLM2.name
 
 

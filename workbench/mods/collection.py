@@ -26,6 +26,8 @@ _ASKING = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
+    """One text of a collection, with its title."""
+
     title: str
     text: str
 

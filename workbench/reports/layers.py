@@ -13,7 +13,8 @@ from ..trace import TokenLife, Trace
 from .blocks import Alert, Block, Fold, Grid, Heading, Note, Picture, grid_of
 from .legible import label
 from .lens import checked_model, find_token, has_residuals, logit_lens, residual_norms
-from .svg import PROBABILITY, Line, diverging, heat_strip, line_panels
+from .panels import Line, line_panels
+from .svg import PROBABILITY, diverging, heat_strip
 
 __all__ = ["chosen_tokens", "layer_blocks"]
 
@@ -28,8 +29,12 @@ def layer_blocks(
     request_id: str,
     model: HookedModel | None,
     tokens: Sequence[TokenLife | int] | None,
+    file: str,
 ) -> Iterator[Block]:
-    """What the layers say, as far as residuals were captured and a model is there to read them."""
+    """What the layers say, as far as residuals were captured and a model is there to read them.
+
+    ``file`` is the stem of the attached file of norms.
+    """
     yield Heading(text="Layers", level=3)
     chosen = _chosen(trace, request_id, tokens)
     norms = residual_norms(trace, request_id) if has_residuals(trace) else pd.DataFrame()
@@ -44,7 +49,7 @@ def layer_blocks(
     else:
         checked_model(model, trace)
         yield from _lens_blocks(trace, model, chosen)
-    yield from _norm_blocks(request_id, norms, chosen)
+    yield from _norm_blocks(file, norms, chosen)
 
 
 def chosen_tokens(trace: Trace, request_id: str) -> list[TokenLife]:
@@ -144,7 +149,7 @@ def _disagreement(model: HookedModel, chosen: Sequence[TokenLife], frames: Seque
 # Norms -------------------------------------------------------------------------------------------------------
 
 
-def _norm_blocks(request_id: str, norms: pd.DataFrame, chosen: Sequence[TokenLife]) -> Iterator[Block]:
+def _norm_blocks(file: str, norms: pd.DataFrame, chosen: Sequence[TokenLife]) -> Iterator[Block]:
     wide = norms.pivot(index="uid", columns="layer", values="norm")
     about = norms.drop_duplicates("uid").set_index("uid")[["position", "text", "visible"]]
     usual = wide.quantile([0.25, 0.5, 0.75])
@@ -157,7 +162,7 @@ def _norm_blocks(request_id: str, norms: pd.DataFrame, chosen: Sequence[TokenLif
     ]
     text = pd.Series([label(value) for value in about["text"]], index=about.index, dtype=object)
     table = about.assign(text=text).join(wide.rename(columns=lambda layer: f"layer {layer}")).reset_index()
-    twin = grid_of(table, "Residual norm by token and layer", shown=100, attach=f"{request_id}-norms.csv")
+    twin = grid_of(table, "Residual norm by token and layer", shown=100, attach=f"{file}-norms.csv")
     if lines:
         yield Picture(
             html=line_panels(

@@ -14,11 +14,14 @@ from markupsafe import Markup
 
 from .blocks import Block, Fold, Heading, Picture, Plot
 from .embed import csp_hash, download_link, json_for_script
-from .legible import legible
+from .legible import legible, shortened
 from .markup import note_html
 from .plots import plotly_library
 
-__all__ = ["render"]
+__all__ = ["frame_page", "render", "render_block"]
+
+ENTRY_LENGTH = 120
+"""Characters of a heading in the table of contents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,18 +45,46 @@ def render(title: str, blocks: Sequence[Block]) -> str:
         if isinstance(block, (Heading, Picture, Plot))
     }
     contents = [
-        Entry(anchor=f"s{numbers[id(block)]}", text=block.text, level=block.level)
+        Entry(anchor=f"s{numbers[id(block)]}", text=shortened(block.text, ENTRY_LENGTH), level=block.level)
         for block in everything
         if isinstance(block, Heading)
     ]
-    return _template().render(
-        title=title,
-        blocks=blocks,
-        contents=contents,
-        number_of=lambda block: numbers[id(block)],
-        style=Markup(style),
-        scripts=[Markup(script) for script in scripts],
-        policy=_policy(style, scripts),
+    return (
+        _environment()
+        .get_template("template.html")
+        .render(
+            title=title,
+            blocks=blocks,
+            contents=contents,
+            number_of=lambda block: numbers[id(block)],
+            style=Markup(style),
+            scripts=[Markup(script) for script in scripts],
+            policy=_policy(style, scripts),
+        )
+    )
+
+
+def render_block(block: Block, number: int) -> Markup:
+    """One block as HTML, for a page that is not made of blocks; ``number`` is its figure's or anchor's."""
+    macros: Any = _environment().get_template("macros.html").module
+    return Markup(macros.block(block, lambda _: number))
+
+
+def frame_page(title: str, body: Markup, *, with_plots: bool) -> str:
+    """A page of ours round a body that was made elsewhere, which may hold styles but no script that runs."""
+    style = _resource("style.css") + _resource("notebook.css")
+    scripts = [plotly_library(), _resource("plots.js")] if with_plots else []
+    allowed = f"; script-src {' '.join(map(csp_hash, scripts))}" if scripts else ""
+    return (
+        _environment()
+        .get_template("notebook.html")
+        .render(
+            title=title,
+            body=body,
+            style=Markup(style),
+            scripts=[Markup(script) for script in scripts],
+            policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'{allowed}",
+        )
     )
 
 
@@ -77,8 +108,9 @@ def _policy(style: str, scripts: Sequence[str]) -> str:
 
 
 @lru_cache(maxsize=1)
-def _template() -> jinja2.Template:
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_resource),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -86,8 +118,8 @@ def _template() -> jinja2.Template:
         keep_trailing_newline=True,
         finalize=_legible_unless_ours,
     )
-    environment.filters.update(note=note_html, download=download_link, script_json=json_for_script)
-    return environment.from_string(_resource("template.html"))
+    environment.filters.update(note=note_html, download=download_link, script_json=json_for_script, short=shortened)
+    return environment
 
 
 def _legible_unless_ours(value: Any) -> Any:

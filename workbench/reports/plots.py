@@ -37,8 +37,8 @@ AXIS = {"gridcolor": FAINT, "zerolinecolor": "rgba(128,128,128,0.5)", "linecolor
 CLEAR = "rgba(0,0,0,0)"
 
 
-def plot_of(figure: Any, caption: str, table: pd.DataFrame | None) -> Plot:
-    """A plotly figure on a transparent ground, with a table of what it shows.
+def plot_of(figure: Any, caption: str, table: pd.DataFrame | None, file: str = "figure.csv") -> Plot:
+    """A plotly figure on a transparent ground, with a table of what it shows, attached as ``file``.
 
     :raises ReportError: not a plotly figure, or one whose numbers can't be told without ``table``.
     """
@@ -57,7 +57,7 @@ def plot_of(figure: Any, caption: str, table: pd.DataFrame | None) -> Plot:
     layout["modebar"] = {"bgcolor": CLEAR, "color": "#808080", "activecolor": "#c4561a"}
     layout.setdefault("height", 420)
     layout.setdefault("margin", {"t": 64 if "title" in layout else 36, "r": 24, "b": 56, "l": 64})
-    twin: Grid = grid_of(told, f"Numbers of: {caption}", attach="figure.csv")
+    twin: Grid = grid_of(told, f"Numbers of: {caption}", attach=file)
     return Plot(spec={"data": spec["data"], "layout": layout}, caption=caption, twin=twin)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from .steps import step_blocks
 from .strip import removed_branches, token_strip
 from .words import Words, prompt_text
 
-__all__ = ["trace_blocks"]
+__all__ = ["file_stems", "trace_blocks"]
 
 TEXT_SHOWN = 20_000
 """Characters of a prompt or output that are printed; all of them are in the attached records."""
@@ -29,22 +30,26 @@ def trace_blocks(
     trace: Trace,
     model: HookedModel | None,
     tokens: Sequence[TokenLife | int] | None,
-    request_id: str | None,
+    files: Mapping[str, str],
 ) -> Iterator[Block]:
-    """The parts of one trace: each request, then the provenance.
-
-    :raises TraceError: no such request.
-    """
+    """The parts of one trace: the requests that ``files`` gives a stem of file names to, then the provenance."""
     words = Words(trace, model)
-    if request_id is not None:
-        trace.history(request_id)
-    wanted = [name for name in trace.request_ids if request_id in (None, name)]
+    wanted = list(files)
     if not wanted:
         yield Heading(text=f"Run {trace.run.get('run_id', 'without a name')}")
         yield Note(text="This trace holds no records: the run ended before its first event.")
     for name in wanted:
-        yield from _request_blocks(trace, name, model, tokens, words)
+        yield from _request_blocks(trace, name, model, tokens, words, files[name])
     yield from provenance_blocks(trace, wanted)
+
+
+def file_stems(request_ids: Sequence[str], prefix: str) -> dict[str, str]:
+    """What the attached files of each request are called: safe in any file system, and none like another."""
+    found: dict[str, str] = {}
+    for number, name in enumerate(request_ids):
+        stem = prefix + (re.sub(r"[^A-Za-z0-9_-]+", "_", name)[:40] or "request")
+        found[name] = f"{stem}-{number}" if stem in found.values() else stem
+    return found
 
 
 def _request_blocks(
@@ -53,6 +58,7 @@ def _request_blocks(
     model: HookedModel | None,
     tokens: Sequence[TokenLife | int] | None,
     words: Words,
+    file: str,
 ) -> Iterator[Block]:
     history = trace.history(request_id)
     records = [record for record in trace.records if record.request_id == request_id]
@@ -65,11 +71,11 @@ def _request_blocks(
     yield Picture(
         html=token_strip(history, removed_branches(records, history), words),
         caption="Every committed token. Branches that were taken back stand where they were, struck through.",
-        twin=_token_grid(trace, request_id),
+        twin=_token_grid(trace, request_id, file),
     )
     yield from _mod_blocks(trace, request_id, records)
-    yield from layer_blocks(trace, request_id, model, tokens)
-    yield from step_blocks(request_id, records, words)
+    yield from layer_blocks(trace, request_id, model, tokens, file)
+    yield from step_blocks(request_id, records, words, f"{file}-records.jsonl")
 
 
 # What came ---------------------------------------------------------------------------------------------------
@@ -111,7 +117,7 @@ def _text(name: str, text: str) -> Iterator[Block]:
     yield Verbatim(label=name, text=shortened(text, TEXT_SHOWN) if text else "(nothing)")
 
 
-def _token_grid(trace: Trace, request_id: str) -> Grid:
+def _token_grid(trace: Trace, request_id: str, stem: str) -> Grid:
     """The tokens table: the rows of ``trace.tokens()``; labels to read, running text in the attached file."""
     every = trace.history(request_id).every
     names = [field.name for field in fields(TokenLife) if field.name != "request_id"]
@@ -123,7 +129,7 @@ def _token_grid(trace: Trace, request_id: str) -> Grid:
     frame = pd.DataFrame(columns)
     for name in ("removed_step", "source_row"):
         frame[name] = frame[name].astype("Int64")
-    file = Attachment(name=f"{request_id}-tokens.csv", text=frame_csv(frame))
+    file = Attachment(name=f"{stem}-tokens.csv", text=frame_csv(frame))
     shown = frame.assign(text=[label(life.text) for life in every])
     shown.columns = shown.columns.str.replace("_", " ")
     return replace(grid_of(shown, f"Tokens of request {request_id}", shown=200), attachment=file)

@@ -13,7 +13,7 @@ from .blocks import Attachment, Block, Fold, Grid, Heading, number
 from .legible import label, shortened
 from .words import Words
 
-__all__ = ["record_line", "step_blocks"]
+__all__ = ["record_file", "record_line", "short_list", "step_blocks"]
 
 SHOWN_RECORDS = 300
 SHOWN_TOKENS = 24
@@ -24,10 +24,9 @@ SKIPPED = frozenset({"activations", "duration_ns"})
 """Fields of a record that a report leaves out: too large, and different in every run."""
 
 
-def step_blocks(request_id: str, records: Sequence[Record], words: Words) -> Iterator[Block]:
-    """The steps, folded: as many records as can be read, the rest in the attached file."""
+def step_blocks(request_id: str, records: Sequence[Record], words: Words, file: str) -> Iterator[Block]:
+    """The steps, folded: as many records as can be read, the rest in the attached ``file``."""
     shown = records[:SHOWN_RECORDS]
-    lines = "\n".join(record_line(record) for record in records)
     yield Heading(text="Step by step", level=3)
     yield Fold(
         summary=f"{len(records):,} records of events and actions",
@@ -38,12 +37,17 @@ def step_blocks(request_id: str, records: Sequence[Record], words: Words) -> Ite
                 rows=tuple(_row(record, words) for record in shown),
                 numeric=NUMERIC,
                 total=len(records),
-                attachment=Attachment(
-                    name=f"{request_id}-records.jsonl", text=lines + "\n", media_type="application/jsonl"
-                ),
+                attachment=record_file(records, file),
                 grouped=True,
             ),
         ),
+    )
+
+
+def record_file(records: Sequence[Record], name: str) -> Attachment:
+    """All records as a file of JSON lines."""
+    return Attachment(
+        name=name, text="".join(f"{record_line(one)}\n" for one in records), media_type="application/jsonl"
     )
 
 

@@ -1,4 +1,4 @@
-"""Small drawings as SVG text: heat strips and line panels. No dependency, no script, same input same bytes.
+"""Small drawings as SVG text: scales, heat strips and what drawings share; no script, same input same bytes.
 
 Every label is made legible and escaped here; axes and text take the colour of the page (``currentColor``).
 Cells are quantised to nine colours and the legend says where the colours change, so a cell can be read
@@ -9,14 +9,25 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
 from .legible import legible
 
-__all__ = ["DIVERGING", "PROBABILITY", "SEQUENTIAL", "Line", "Scale", "diverging", "heat_strip", "line_panels"]
+__all__ = [
+    "COSINE",
+    "DIVERGING",
+    "PROBABILITY",
+    "SEQUENTIAL",
+    "Scale",
+    "cut",
+    "diverging",
+    "drawing",
+    "heat_strip",
+    "sequential",
+]
 
 # Cividis (Nuñez, Anderton, Renslow 2018), made to look alike with and without colour blindness.
 SEQUENTIAL = (
@@ -56,6 +67,15 @@ PROBABILITY = Scale(
     prefix="s",
 )
 
+_COSINE_EDGES = (-0.5, 0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
+COSINE = Scale(
+    title="cosine",
+    edges=_COSINE_EDGES,
+    marks=tuple(f"{edge:g}" for edge in _COSINE_EDGES),
+    colours=SEQUENTIAL,
+    prefix="s",
+)
+
 
 def diverging(values: Sequence[float], title: str) -> Scale:
     """A scale for base-2 logarithms of ratios, symmetric around zero and wide enough for nearly all."""
@@ -66,6 +86,14 @@ def diverging(values: Sequence[float], title: str) -> Scale:
     return Scale(
         title=title, edges=edges, marks=tuple(f"×{2**edge:.3g}" for edge in edges), colours=DIVERGING, prefix="d"
     )
+
+
+def sequential(values: Sequence[float], title: str) -> Scale:
+    """A scale for amounts of zero or more: eight edges, each double the one below, up to about the largest."""
+    largest = max((value for value in values if math.isfinite(value)), default=0.0)
+    top = 2.0 ** math.ceil(math.log2(largest)) if largest > 0 else 1.0
+    edges = tuple(top / 2 ** (8 - i) for i in range(8))
+    return Scale(title=title, edges=edges, marks=tuple(f"{edge:.2g}" for edge in edges), colours=SEQUENTIAL, prefix="s")
 
 
 # Heat strips -----------------------------------------------------------------------------------------------
@@ -98,7 +126,7 @@ def heat_strip(
         _legend(scale, height + 10),
     ]
     # Few columns make a strip narrower than its legend.
-    return _drawing(max(width, GUTTER + 480), height + 50, alternative, parts)
+    return drawing(max(width, GUTTER + 480), height + 50, alternative, parts)
 
 
 def _fit(columns: int) -> float:
@@ -106,7 +134,7 @@ def _fit(columns: int) -> float:
     return round(min(max((STRIP_WIDTH - GUTTER) / max(columns, 1), 2), 22), 2)
 
 
-def _drawing(width: float, height: float, alternative: str, parts: Sequence[str]) -> Markup:
+def drawing(width: float, height: float, alternative: str, parts: Sequence[str]) -> Markup:
     return Markup(
         '<svg class="chart" xmlns="http://www.w3.org/2000/svg" width="{w}" height="{h}" viewBox="0 0 {w} {h}" '
         'role="img" aria-label="{alternative}" font-size="11" font-family="system-ui, sans-serif" '
@@ -150,11 +178,11 @@ def _texts(
             index = _bin(values[row][column], scale)
             ink = "#111" if index < 0 or index >= len(scale.colours) - 4 else "#fff"
             x = GUTTER + wide * (column + 0.5)
-            found.append(f'<text x="{x:g}" y="{middle:g}" text-anchor="middle" fill="{ink}">{_cut(text)}</text>')
+            found.append(f'<text x="{x:g}" y="{middle:g}" text-anchor="middle" fill="{ink}">{cut(text)}</text>')
     return "".join(found)
 
 
-def _cut(text: str, most: int = LABEL_CHARACTERS) -> Markup:
+def cut(text: str, most: int = LABEL_CHARACTERS) -> Markup:
     """Text that fits into a cell, safe whatever it is."""
     shown = legible(text[: most + 1])
     return escape(shown if len(shown) <= most else shown[: most - 1] + "…")
@@ -164,7 +192,7 @@ def _row_labels(rows: Sequence[str], high: float) -> str:
     every = max(1, math.ceil(13 / high), math.ceil(len(rows) / 16) if high < 13 else 1)
     return "".join(
         f'<text x="{GUTTER - 6}" y="{high * (len(rows) - row) - high / 2 + 4:g}" text-anchor="end">'
-        f"{_cut(rows[row])}</text>"
+        f"{cut(rows[row])}</text>"
         for row in range(0, len(rows), every)
     )
 
@@ -172,7 +200,7 @@ def _row_labels(rows: Sequence[str], high: float) -> str:
 def _column_labels(columns: Sequence[str], wide: float, y: float, *, every: bool) -> str:
     step = 1 if every else _nice_step(len(columns), max(1, int(len(columns) * wide / 64)))
     return "".join(
-        f'<text x="{GUTTER + wide * (column + 0.5):.6g}" y="{y:g}" text-anchor="middle">{_cut(columns[column])}</text>'
+        f'<text x="{GUTTER + wide * (column + 0.5):.6g}" y="{y:g}" text-anchor="middle">{cut(columns[column])}</text>'
         for column in range(0, len(columns), step)
     )
 
@@ -191,81 +219,7 @@ def _legend(scale: Scale, y: float) -> str:
         for index, colour in enumerate(scale.colours)
     )
     marks = "".join(
-        f'<text x="{GUTTER + (index + 1) * wide}" y="{y + 36:g}" text-anchor="middle" font-size="10">'
-        f"{_cut(mark)}</text>"
+        f'<text x="{GUTTER + (index + 1) * wide}" y="{y + 36:g}" text-anchor="middle" font-size="10">{cut(mark)}</text>'
         for index, mark in enumerate(scale.marks)
     )
-    return f'<text x="{GUTTER}" y="{y + 8:g}">{_cut(scale.title, 60)}</text>{swatches}{marks}'
-
-
-# Line panels -----------------------------------------------------------------------------------------------
-
-PANEL_WIDTH, PANEL_HEIGHT = 210, 138
-LEFT, TOP, RIGHT, BOTTOM = 38, 22, 8, 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One panel: a value per x, and what is usual there (lower quartile, median, upper quartile)."""
-
-    title: str
-    values: tuple[float, ...]
-    usual: tuple[tuple[float, float, float], ...] = ()
-
-
-def line_panels(lines: Sequence[Line], xs: Sequence[int], *, alternative: str) -> Markup:
-    """Small multiples with one logarithmic y axis, side by side as far as the page is wide."""
-    every = [v for line in lines for v in (*line.values, *(q for band in line.usual for q in band)) if v > 0]
-    low, high = (min(every), max(every)) if every else (1.0, 10.0)
-    span = (math.log10(low) - 0.05, math.log10(high) + 0.05)
-    panels = Markup("").join(_panel(line, xs, span) for line in lines)
-    return Markup('<div class="panels" role="img" aria-label="{}">{}</div>').format(legible(alternative), panels)
-
-
-def _panel(line: Line, xs: Sequence[int], span: tuple[float, float]) -> Markup:
-    """One small chart; a value that is not positive is left out of the line."""
-
-    def x(value: int) -> float:
-        share = (value - xs[0]) / max(xs[-1] - xs[0], 1)
-        return LEFT + share * (PANEL_WIDTH - LEFT - RIGHT)
-
-    def y(value: float) -> float:
-        share = (math.log10(max(value, 1e-30)) - span[0]) / (span[1] - span[0])
-        return PANEL_HEIGHT - BOTTOM - min(max(share, 0), 1) * (PANEL_HEIGHT - TOP - BOTTOM)
-
-    def points(values: Sequence[float]) -> list[str]:
-        return [f"{x(at):.5g},{y(value):.5g}" for at, value in zip(xs, values, strict=True)]
-
-    body = [f'<text x="{LEFT}" y="13" font-weight="600">{_cut(line.title, 28)}</text>', _axes(xs, x, y, span)]
-    if line.usual:
-        lower, middle, upper = (points(values) for values in zip(*line.usual, strict=True))
-        outline = " ".join([*upper, *reversed(lower)])
-        body.append(f'<polygon points="{outline}" fill="currentColor" fill-opacity=".13"/>')
-        body.append(
-            f'<polyline points="{" ".join(middle)}" fill="none" stroke="currentColor" stroke-opacity=".6" '
-            'stroke-dasharray="3 3"/>'
-        )
-    body.append(
-        f'<polyline class="line" points="{" ".join(points(line.values))}" fill="none" stroke="#c4561a" '
-        'stroke-width="1.8" stroke-linejoin="round"/>'
-    )
-    return Markup(
-        '<svg width="{w}" height="{h}" viewBox="0 0 {w} {h}" aria-hidden="true" font-size="10.5" '
-        'font-family="system-ui, sans-serif" fill="currentColor">{body}</svg>'
-    ).format(w=PANEL_WIDTH, h=PANEL_HEIGHT, body=Markup("".join(body)))
-
-
-def _axes(xs: Sequence[int], x: Callable[[int], float], y: Callable[[float], float], span: tuple[float, float]) -> str:
-    """The frame of a panel: three values up, first and last layer along."""
-    bottom = PANEL_HEIGHT - BOTTOM
-    frame = f'd="M{LEFT} {TOP}V{bottom}H{PANEL_WIDTH - RIGHT}" fill="none"'
-    found = [f'<path {frame} stroke="currentColor" stroke-opacity=".5"/>']
-    for share in (0.08, 0.5, 0.92):
-        value = float(f"{10 ** (span[0] + share * (span[1] - span[0])):.2g}")
-        found.append(f'<text x="{LEFT - 5}" y="{y(value) + 3.5:.5g}" text-anchor="end">{value:g}</text>')
-        found.append(
-            f'<path d="M{LEFT} {y(value):.5g}H{PANEL_WIDTH - RIGHT}" stroke="currentColor" stroke-opacity=".12"/>'
-        )
-    for at in dict.fromkeys((xs[0], xs[len(xs) // 2], xs[-1])):
-        found.append(f'<text x="{x(at):.5g}" y="{PANEL_HEIGHT - 6}" text-anchor="middle">{at}</text>')
-    return "".join(found)
+    return f'<text x="{GUTTER}" y="{y + 8:g}">{cut(scale.title, 60)}</text>{swatches}{marks}'

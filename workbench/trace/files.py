@@ -137,6 +137,8 @@ def load_trace(directory: Path) -> tuple[dict[str, Any], list[Record]]:
         raise TraceError(f"{directory} has trace format {version!r}; this version reads format {FORMAT}")
     if not known:
         raise TraceError(f"{manifest} is damaged: it names no model or no requests")
+    # The manifest's names are sorted as text, which puts r10 before r2; a batch has an order that replay depends on.
+    run["requests"] = dict(sorted(run["requests"].items(), key=lambda named: (len(named[0]), named[0])))
     records: list[Record] = []
     for path in sorted(path for path in directory.iterdir() if PART.fullmatch(path.name)):
         records.extend(_read_part(path, run))

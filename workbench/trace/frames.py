@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from html import escape
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -24,14 +26,23 @@ PLAIN = (
 )  # fmt: skip
 
 
+TEXTS = frozenset({"run_id", "request_id", "kind", "mod", "action", "text", "origin", "status"})
+
+
 def record_frame(records: Sequence[Record]) -> pd.DataFrame:
     """One row per record; ``data`` as JSON text."""
-    columns = {name: [readable(getattr(record, name)) for record in records] for name in PLAIN}
+    told = functools.cache(readable)  # few texts, many times
+    columns = {name: _column(records, name, told if name in TEXTS else None) for name in PLAIN}
     frame = pd.DataFrame(columns, columns=list(PLAIN))
-    frame["data"] = [json.dumps(dict(record.data), ensure_ascii=True) for record in records]
+    frame["data"] = [json.dumps(dict(r.data), ensure_ascii=True) if r.data else "{}" for r in records]
     for name in ("logprob", "raw_logprob", "entropy"):
         frame[name] = frame[name].astype("Float64")
     return frame
+
+
+def _column(records: Sequence[Record], name: str, told: Callable[[Any], Any] | None) -> list[Any]:
+    values = map(attrgetter(name), records)
+    return list(values if told is None else map(told, values))
 
 
 def token_frame(histories: Mapping[str, History]) -> pd.DataFrame:

@@ -5,34 +5,37 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..compiled_code import keep_compiled
 from ..protocol import Edit
-from .crew import Crew, keep_compiled
+from .captures import EDITED, CapturePlan, kind_of, layer_of
+from .crew import Crew
 from .layout import PHASES, POST, STRIDE, Array, Model, Notes, Scratch, Store
+from .packed import PackedMatrices
 from .rows import Fed, LeanRows
 from .twin import phases_of, positions_of
 from .weights import LeanWeights
 
 __all__ = ["CompiledGear"]
 
+SOURCES = ("atomics.py", "attention.py", "kernels.py", "layout.py", "packed_products.py", "products.py")
+"""What the compiled pass is made from."""
 MAX_COLUMNS = 24
 """Tokens a pass may feed; for more of them torch's matrix product is as fast or faster."""
+MAX_PACKED_COLUMNS = 96
+"""The same for packed weights, which the twin has to decode first."""
 APART = 16
 """Unused numbers behind a row whose length is a power of two or near it: rows would fall on the same cache lines."""
 CHUNK = 256
 """Positions of the past that are worth a piece of work of their own."""
-KINDS = (
-    "hook_resid_pre", "hook_resid_mid", "hook_resid_post", "hook_attn_out", "hook_mlp_out",
-    "attn.hook_q", "attn.hook_k", "attn.hook_v", "attn.hook_z", "attn.hook_pattern",
-)  # fmt: skip
-"""Hooks that are captured inside the compiled pass, in the order of ``Notes``."""
-EDITED = ("hook_resid_pre", "hook_resid_mid", "hook_resid_post")
-"""Hooks whose edits it comes back to Python for: before a layer, between its halves, behind it."""
+MOST_PLANS = 64
+"""Sets of captured hooks that are kept in mind."""
 
 
 @cache
@@ -40,7 +43,7 @@ def _function() -> Any:
     """The compiled pass. numba is imported, and its compiler or its cache asked, when a model first needs it."""
     from .kernels import run_halves
 
-    keep_compiled(run_halves)
+    keep_compiled(run_halves, [Path(__file__).with_name(name) for name in SOURCES])
     return run_halves
 
 
@@ -51,17 +54,29 @@ class CompiledGear:
         self._weights = weights
         self._model = _model(weights)
         self._crew = Crew()
-        self._room: dict[str, Array] = {}
+        self._plans: dict[tuple[str, ...], CapturePlan] = {}
+        self._shape = (0, 0, 0)
+        self._scratch: Scratch | None = None
+        self._phases = phases_of(weights, torch.zeros(0))
+
+    def plan(self, capture: Sequence[str]) -> CapturePlan:
+        """How these hooks are captured."""
+        key = tuple(capture)
+        if key not in self._plans:
+            if len(self._plans) >= MOST_PLANS:
+                self._plans.clear()
+            self._plans[key] = CapturePlan(self._weights, key)
+        return self._plans[key]
 
     def refusal(self, fed: Fed, capture: Sequence[str], edits: Sequence[Edit]) -> str | None:
         """Why this pass can't be run here, or None."""
-        for name in capture:
-            if _kind(name) not in KINDS:
-                return f"capture of {_kind(name)}"
+        if refusal := self.plan(capture).refusal:
+            return refusal
         for edit in edits:
-            if _kind(edit.hook) not in EDITED:
-                return f"edit of {_kind(edit.hook)}"
-        if fed.n_columns > MAX_COLUMNS:
+            if kind_of(edit.hook) not in EDITED:
+                return f"edit of {kind_of(edit.hook)}"
+        packed = isinstance(self._weights.qkv, PackedMatrices)
+        if fed.n_columns > (MAX_PACKED_COLUMNS if packed else MAX_COLUMNS):
             return "many tokens"
         return None
 
@@ -76,8 +91,9 @@ class CompiledGear:
         n_threads: int,
     ) -> tuple[Tensor, dict[str, dict[int, Tensor]]]:
         """Logits ``[len(kept), vocab]`` and, by hook and fed row, captures ``[new, …]``."""
-        scratch = self._scratch(fed, tokens, kept)
-        notes = _notes(self._weights, fed, capture)
+        plan = self.plan(capture)
+        notes = plan.notes(fed)
+        scratch = self._fill(fed, tokens, kept)
         arguments = self._model, _store(store), scratch, notes
         n_halves = 2 * self._weights.n_layers + 1
         first = 0
@@ -88,62 +104,86 @@ class CompiledGear:
                 first = stop
             for edit in here:
                 _change(edit, fed, scratch, notes)
-        logits, softcap = torch.from_numpy(scratch.logits)[:, :-APART], self._weights.softcap
-        if softcap is not None:
-            logits = softcap * torch.tanh(logits / softcap)
-        return logits, _views(self._weights, fed, notes, capture)
+        with torch.inference_mode(False):
+            logits, softcap = torch.from_numpy(scratch.logits)[:, :-APART], self._weights.softcap
+            if softcap is not None:
+                logits = softcap * torch.tanh(logits / softcap)
+        return logits, plan.views(fed, notes)
 
-    def _scratch(self, fed: Fed, tokens: Sequence[int], kept: Sequence[int]) -> Scratch:
+    def _fill(self, fed: Fed, tokens: Sequence[int], kept: Sequence[int]) -> Scratch:
+        """The scratch space of a pass, its tokens embedded; the arrays of the last pass where they fit."""
         weights, n = self._weights, fed.n_columns
-        positions = positions_of(fed)
-        cosines, sines = phases_of(weights, torch.tensor(positions))
-        n_chunks = 1 + (fed.width - 1) // CHUNK
-        heads, kv_heads, size = weights.n_heads, weights.n_kv_heads, weights.d_head
-        d_model = weights.embedding.shape[1]
-        residual = self._take("residual", n, d_model)
-        embedded = weights.embedding[torch.tensor(tokens)]
-        torch.mul(embedded, weights.embed_scale, out=torch.from_numpy(residual[:n]))
-        return Scratch(
-            n_columns=n,
-            n_chunks=n_chunks,
-            n_kept=len(kept),
+        shape = n, 1 + (fed.width - 1) // CHUNK, len(kept)
+        if self._scratch is None or shape != self._shape:
+            self._scratch, self._shape = _scratch(weights, *shape), shape
+        positions = np.array(positions_of(fed), dtype=np.int64)
+        embedded = weights.embed(torch.tensor(tokens))
+        torch.mul(embedded, weights.embed_scale, out=torch.from_numpy(self._scratch.residual[:n]))
+        if fed.width > self._phases[0].shape[1]:
+            self._phases = phases_of(weights, torch.arange(2 * fed.width))
+        # take, not an index: that may give another layout, and compiled code is made anew for each.
+        cosines, sines = (np.take(table.numpy(), positions, axis=1) for table in self._phases)
+        return self._scratch._replace(
             rows=np.repeat(np.array(fed.rows, dtype=np.int64), fed.counts),
-            positions=np.array(positions, dtype=np.int64),
+            positions=positions,
             kept=np.array(kept, dtype=np.int64),
-            cosines=cosines.numpy(),
-            sines=sines.numpy(),
-            residual=residual,
-            normed=self._take("normed", n, d_model),
-            qkv=self._take("qkv", n, (heads + 2 * kv_heads) * size),
-            scores=self._take("scores", n, heads, fed.width),
-            peaks=self._take("peaks", n, heads, n_chunks),
-            totals=self._take("totals", n, heads, n_chunks),
-            sums=self._take("sums", n, heads, n_chunks, size),
-            mixed=self._take("mixed", n, heads * size),
-            added=self._take("added", n, d_model),
-            gated=self._take("gated", n, 2 * weights.d_mlp + APART),
-            opened=self._take("opened", n, weights.d_mlp + APART),
-            logits=np.empty((len(kept), weights.unembedding.shape[0] + APART), dtype=np.float32),
+            cosines=cosines,
+            sines=sines,
+            logits=np.empty((len(kept), weights.vocab + APART), dtype=np.float32),
         )
 
-    def _take(self, name: str, *shape: int) -> Array:
-        """An array of ``shape`` in memory that is used again from pass to pass, and grown when it is too small."""
-        size = math.prod(shape)
-        room = self._room.get(name)
-        if room is None or room.size < size:
-            wide = np.empty(2 * size + APART, dtype=np.float32)
-            room = self._room[name] = wide[-(wide.ctypes.data // 4) % APART :]  # at the start of a cache line
-        return room[:size].reshape(shape)
+
+def _scratch(weights: LeanWeights, n: int, n_chunks: int, n_kept: int) -> Scratch:
+    """Room for passes of ``n`` columns."""
+    heads, kv_heads, size = weights.n_heads, weights.n_kv_heads, weights.d_head
+    widest = max(weights.d_model, weights.d_mlp, heads * size)
+    packed = isinstance(weights.qkv, PackedMatrices)
+    nothing = np.empty((0, 0), dtype=np.float32)
+    numbers = np.zeros(0, dtype=np.int64)
+    return Scratch(
+        n_columns=n,
+        n_chunks=n_chunks,
+        n_kept=n_kept,
+        rows=numbers,
+        positions=numbers,
+        kept=numbers,
+        cosines=nothing[None],
+        sines=nothing[None],
+        residual=_room(n, weights.d_model),
+        normed=_room(n, weights.d_model),
+        qkv=_room(n, (heads + 2 * kv_heads) * size),
+        scores=_room(n, heads, n_chunks * CHUNK),
+        peaks=_room(n, heads, n_chunks),
+        totals=_room(n, heads, n_chunks),
+        sums=_room(n, heads, n_chunks, size),
+        mixed=_room(n, heads * size),
+        added=_room(n, weights.d_model),
+        gated=_room(n, 2 * weights.d_mlp + APART),
+        opened=_room(n, weights.d_mlp + APART),
+        spread=_room(n, widest) if packed else nothing,
+        block_sums=_room(n, widest) if packed else nothing,
+        logits=nothing,
+    )
+
+
+def _room(*shape: int) -> Array:
+    """An array at the start of a cache line."""
+    wide = np.empty(math.prod(shape) + APART, dtype=np.float32)
+    first = -(wide.ctypes.data // 4) % APART
+    return wide[first : first + math.prod(shape)].reshape(shape)
 
 
 def _model(weights: LeanWeights) -> Model:
     absent = np.empty((0, 0), dtype=np.float32)
 
-    def array(value: Tensor | None) -> Array:
+    def array(value: Tensor | PackedMatrices | None) -> Any:
+        if isinstance(value, PackedMatrices):
+            return value.packed
         return absent if value is None else value.contiguous().numpy()
 
+    unembedding = array(weights.unembedding)
     return Model(
-        unembedding=array(weights.unembedding),
+        unembedding=unembedding if isinstance(weights.unembedding, PackedMatrices) else unembedding[None],
         qkv=array(weights.qkv),
         attention_out=array(weights.attention_out),
         gate_up=array(weights.gate_up),
@@ -180,45 +220,13 @@ def _store(store: LeanRows) -> Store:
     )
 
 
-def _notes(weights: LeanWeights, fed: Fed, capture: Sequence[str]) -> Notes:
-    """Room for the captures: fresh memory, since the caller keeps it."""
-    slots = np.full((len(KINDS), weights.n_layers), -1, dtype=np.int64)
-    counts = [0] * len(KINDS)
-    for name in dict.fromkeys(capture):
-        kind = KINDS.index(_kind(name))
-        slots[kind, _layer(name)] = counts[kind]
-        counts[kind] += 1
-    n, d_model = fed.n_columns, weights.embedding.shape[1]
-    queries, keys = weights.n_heads * weights.d_head, weights.n_kv_heads * weights.d_head
-    widths = (*[d_model] * 5, queries, keys, keys, queries)
-    flat = [np.empty((count, n, width), dtype=np.float32) for count, width in zip(counts, widths, strict=False)]
-    pattern = np.zeros((counts[-1], n, weights.n_heads, fed.width), dtype=np.float32)
-    return Notes._make([slots, *flat, pattern])
-
-
-def _views(weights: LeanWeights, fed: Fed, notes: Notes, capture: Sequence[str]) -> dict[str, dict[int, Tensor]]:
-    """What was captured, by hook and fed row, ``[new, …]``."""
-    arrays = [torch.from_numpy(array).unbind() for array in notes[1:]]
-    spans = list(zip(fed.rows, fed.spans(), fed.past, strict=True))
-    found = {}
-    for name in capture:
-        kind = _kind(name)
-        value = arrays[KINDS.index(kind)][notes.slots[KINDS.index(kind), _layer(name)]]
-        if kind == "attn.hook_pattern":
-            found[name] = {row: value[s, :, : past + s.stop - s.start] for row, s, past in spans}
-            continue
-        by_head = value.unflatten(1, (-1, weights.d_head)) if kind.startswith("attn.") else value
-        found[name] = {row: by_head[span] for row, span, _ in spans}
-    return found
-
-
 def _stops(fed: Fed, edits: Sequence[Edit]) -> list[tuple[int, list[Edit]]]:
     """Before which half of a layer to stop, and the edits to make there, in the order in which they act."""
     stops: dict[int, list[Edit]] = {}
     # Sorting keeps the order of edits of one hook; the end of a layer comes before the start of the next.
-    for edit in sorted(edits, key=lambda edit: _kind(edit.hook) != "hook_resid_post"):
+    for edit in sorted(edits, key=lambda edit: kind_of(edit.hook) != "hook_resid_post"):
         if edit.row in fed.rows:
-            half = 2 * _layer(edit.hook) + EDITED.index(_kind(edit.hook))
+            half = 2 * layer_of(edit.hook) + EDITED.index(kind_of(edit.hook))
             stops.setdefault(half, []).append(edit)
     return sorted(stops.items())
 
@@ -229,15 +237,6 @@ def _change(edit: Edit, fed: Fed, scratch: Scratch, notes: Notes) -> None:
     columns = slice(span.start + edit.start, min(span.start + edit.stop, span.stop))
     residual = torch.from_numpy(scratch.residual)
     residual[columns] = edit.fn(residual[columns].clone())
-    slot = notes.slots[POST, _layer(edit.hook)]
-    if _kind(edit.hook) == "hook_resid_post" and slot >= 0:
+    slot = notes.slots[POST, layer_of(edit.hook)]
+    if kind_of(edit.hook) == "hook_resid_post" and slot >= 0:
         torch.from_numpy(notes.post)[slot, columns] = residual[columns]
-
-
-def _kind(name: str) -> str:
-    """The name without its layer: ``blocks.3.attn.hook_q`` is an ``attn.hook_q``."""
-    return name.split(".", 2)[2] if name.startswith("blocks.") else name
-
-
-def _layer(name: str) -> int:
-    return int(name.split(".", 2)[1])

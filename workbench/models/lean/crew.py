@@ -1,20 +1,15 @@
-"""Threads that stand ready to run the same function at once, and where compiled code is kept between sessions."""
+"""Threads that stand ready to run the same function at once."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from ..checkpoints import cache_dir
+__all__ = ["Crew"]
 
-__all__ = ["Crew", "keep_compiled"]
-
-SOURCES = ("atomics.py", "attention.py", "kernels.py", "layout.py", "products.py")
 Job = tuple[Callable[..., Any], tuple[Any, ...], threading.Event]
 
 
@@ -61,23 +56,3 @@ def _work(queue: SimpleQueue[Job]) -> None:
         finally:
             finished.set()
         del function, arguments  # a model that is dropped must not be held by an idle thread
-
-
-def keep_compiled(dispatcher: Any) -> None:
-    """Have numba keep what it compiles in the workbench's cache directory, under a digest of the kernels' sources.
-
-    numba looks at one file's date only; the digest covers the functions that are compiled into it as well. Where the
-    directory can't be written, nothing is kept and every process compiles anew.
-    """
-    from numba import config
-
-    here = Path(__file__).parent
-    digest = hashlib.sha256(b"".join((here / name).read_bytes() for name in SOURCES)).hexdigest()[:16]
-    before = config.CACHE_DIR
-    config.CACHE_DIR = str(cache_dir() / "compiled" / digest)
-    try:
-        dispatcher.enable_caching()
-    except RuntimeError:
-        pass
-    finally:
-        config.CACHE_DIR = before

@@ -1,8 +1,9 @@
 """A whole pass as one compiled function that several threads run at once, each taking the next piece of work.
 
-A pass is a row of phases (norm, products, attention, …), a phase a number of pieces. A thread takes a piece by raising
-the phase's counter, and goes on to the next phase once all pieces are done, whoever did them. So a thread that the
-system puts aside, or that arrives late, holds nobody up unless it holds a piece; one alone does the whole pass.
+A pass is a row of phases (products, attention, …), a phase a number of pieces. A thread takes a piece by raising the
+phase's counter. Whoever does the last piece also does what stands between two phases (norms, sums, copies), which is
+too little to share out; then all go on to the next phase. So a thread that the system puts aside, or that arrives
+late, holds nobody up unless it holds a piece; one alone does the whole pass.
 
 Layers come in halves: half ``2 * layer`` turns resid_pre into resid_mid, the next one resid_mid into resid_post, and
 half ``2 * n_layers`` unembeds. Between any two the caller may look at the stream and change it.
@@ -11,13 +12,14 @@ half ``2 * n_layers`` unembeds. Between any two the caller may look at the strea
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from .atomics import entry, fetch_add, jit, load, pause
 from .attention import attend, gather, note, place
 from .layout import ATTENTION_OUT, MID, MLP_OUT, PHASES, POST, PRE, STRIDE, Counters, Model, Notes, Scratch, Store
-from .products import Matrix, multiply
+from .products import Matrix, height, product, spread
 
 __all__ = ["run_halves"]
 
@@ -32,6 +34,11 @@ def run_halves(
     first: int, stop: int, model: Model, store: Store, scratch: Scratch, notes: Notes, counters: Counters
 ) -> None:
     """Run the halves from ``first`` to before ``stop``. Every thread of a pass calls this with the same arguments."""
+    phase = first * PHASES + PHASES - 1
+    if _next(counters, phase) == 0:
+        _ready(first, model, scratch, notes)
+        _did(counters, phase)
+    _wait(counters, phase, 1)
     for half in range(first, stop):
         layer = half // 2
         if layer == model.n_layers:
@@ -50,8 +57,10 @@ def _next(counters: Counters, phase: int) -> int:
 
 
 @jit
-def _did(counters: Counters, phase: int) -> None:
-    fetch_add(counters, phase * STRIDE + STRIDE // 2, 1)
+def _did(counters: Counters, phase: int) -> int:
+    """Say that a piece is done; how many were done before."""
+    before: int = fetch_add(counters, phase * STRIDE + STRIDE // 2, 1)
+    return before
 
 
 @jit
@@ -65,15 +74,15 @@ def _wait(counters: Counters, phase: int, pieces: int) -> None:
 
 
 @jit
-def _product(counters: Counters, phase: int, weights: Matrix, given: Matrix, n_columns: int, result: Matrix) -> None:
-    n_rows = weights.shape[0]
-    pieces = (n_rows + ROWS - 1) // ROWS
-    piece = _next(counters, phase)
-    while piece < pieces:
-        multiply(weights, piece * ROWS, min(piece * ROWS + ROWS, n_rows), given, n_columns, result)
-        _did(counters, phase)
-        piece = _next(counters, phase)
-    _wait(counters, phase, pieces)
+def _multiply(weights: Any, layer: int, piece: int, given: Matrix, scratch: Scratch, n: int, result: Matrix) -> None:
+    """A piece of a product."""
+    n_rows = height(weights)
+    product(weights, layer, (piece * ROWS, min(piece * ROWS + ROWS, n_rows)), given, scratch, n, result)
+
+
+@jit
+def _pieces(weights: Any) -> int:
+    return (height(weights) + ROWS - 1) // ROWS
 
 
 @jit
@@ -81,98 +90,114 @@ def _attention_half(
     half: int, layer: int, model: Model, store: Store, scratch: Scratch, notes: Notes, counters: Counters
 ) -> None:
     phase, n = half * PHASES, scratch.n_columns
-    column = _next(counters, phase)
-    while column < n:
-        note(notes.slots[PRE, layer], notes.pre, scratch.residual, column, 0)
-        _norm(scratch.residual, column, model.before_attention, layer, model.epsilon, scratch.normed, column)
-        _did(counters, phase)
-        column = _next(counters, phase)
-    _wait(counters, phase, n)
-    _product(counters, phase + 1, model.qkv[layer], scratch.normed, n, scratch.qkv)
-    column = _next(counters, phase + 2)
-    while column < n:
-        place(layer, column, model, store, scratch, notes)
-        _did(counters, phase + 2)
-        column = _next(counters, phase + 2)
-    _wait(counters, phase + 2, n)
+    pieces = _pieces(model.qkv)
+    piece = _next(counters, phase)
+    while piece < pieces:
+        _multiply(model.qkv, layer, piece, scratch.normed, scratch, n, scratch.qkv)
+        if _did(counters, phase) == pieces - 1:
+            for column in range(n):
+                place(layer, column, model, store, scratch, notes)
+            _did(counters, phase)
+        piece = _next(counters, phase)
+    _wait(counters, phase, pieces + 1)
     pieces = n * model.n_kv_heads * scratch.n_chunks
-    piece = _next(counters, phase + 3)
+    piece = _next(counters, phase + 1)
     while piece < pieces:
         attend(layer, piece, model, store, scratch)
-        _did(counters, phase + 3)
-        piece = _next(counters, phase + 3)
-    _wait(counters, phase + 3, pieces)
-    column = _next(counters, phase + 4)
-    while column < n:
-        gather(layer, column, model, scratch, notes)
-        _did(counters, phase + 4)
-        column = _next(counters, phase + 4)
-    _wait(counters, phase + 4, n)
-    _product(counters, phase + 5, model.attention_out[layer], scratch.mixed, n, scratch.added)
-    column = _next(counters, phase + 6)
-    while column < n:
-        _norm_in_place(scratch.added, column, model.after_attention, layer, model.epsilon)
-        note(notes.slots[ATTENTION_OUT, layer], notes.attention_out, scratch.added, column, 0)
-        _add(scratch, column)
-        _did(counters, phase + 6)
-        column = _next(counters, phase + 6)
-    _wait(counters, phase + 6, n)
+        if _did(counters, phase + 1) == pieces - 1:
+            for column in range(n):
+                gather(layer, column, model, scratch, notes)
+            spread(model.attention_out, scratch.mixed, n, scratch)
+            _did(counters, phase + 1)
+        piece = _next(counters, phase + 1)
+    _wait(counters, phase + 1, pieces + 1)
+    pieces = _pieces(model.attention_out)
+    piece = _next(counters, phase + 2)
+    while piece < pieces:
+        _multiply(model.attention_out, layer, piece, scratch.mixed, scratch, n, scratch.added)
+        if _did(counters, phase + 2) == pieces - 1:
+            for column in range(n):
+                _norm_in_place(scratch.added, column, model.after_attention, layer, model.epsilon)
+                note(notes.slots[ATTENTION_OUT, layer], notes.attention_out, scratch.added, column, 0)
+                _add(scratch, column)
+            _ready(half + 1, model, scratch, notes)
+            _did(counters, phase + 2)
+        piece = _next(counters, phase + 2)
+    _wait(counters, phase + 2, pieces + 1)
 
 
 @jit
 def _mlp_half(half: int, layer: int, model: Model, scratch: Scratch, notes: Notes, counters: Counters) -> None:
     phase, n = half * PHASES, scratch.n_columns
-    column = _next(counters, phase)
-    while column < n:
-        note(notes.slots[MID, layer], notes.mid, scratch.residual, column, 0)
-        _norm(scratch.residual, column, model.before_mlp, layer, model.epsilon, scratch.normed, column)
-        _did(counters, phase)
-        column = _next(counters, phase)
-    _wait(counters, phase, n)
-    _gate(counters, phase + 1, model.gate_up[layer], model.is_silu, scratch)
-    _product(counters, phase + 2, model.down[layer], scratch.opened, n, scratch.added)
-    column = _next(counters, phase + 3)
-    while column < n:
-        _norm_in_place(scratch.added, column, model.after_mlp, layer, model.epsilon)
-        note(notes.slots[MLP_OUT, layer], notes.mlp_out, scratch.added, column, 0)
-        _add(scratch, column)
-        note(notes.slots[POST, layer], notes.post, scratch.residual, column, 0)
-        _did(counters, phase + 3)
-        column = _next(counters, phase + 3)
-    _wait(counters, phase + 3, n)
+    pieces = (height(model.gate_up) // 2 + ROWS - 1) // ROWS
+    piece = _next(counters, phase)
+    while piece < pieces:
+        _gate(layer, piece, model, scratch)
+        if _did(counters, phase) == pieces - 1:
+            spread(model.down, scratch.opened, n, scratch)
+            _did(counters, phase)
+        piece = _next(counters, phase)
+    _wait(counters, phase, pieces + 1)
+    pieces = _pieces(model.down)
+    piece = _next(counters, phase + 1)
+    while piece < pieces:
+        _multiply(model.down, layer, piece, scratch.opened, scratch, n, scratch.added)
+        if _did(counters, phase + 1) == pieces - 1:
+            for column in range(n):
+                _norm_in_place(scratch.added, column, model.after_mlp, layer, model.epsilon)
+                note(notes.slots[MLP_OUT, layer], notes.mlp_out, scratch.added, column, 0)
+                _add(scratch, column)
+                note(notes.slots[POST, layer], notes.post, scratch.residual, column, 0)
+            _ready(half + 1, model, scratch, notes)
+            _did(counters, phase + 1)
+        piece = _next(counters, phase + 1)
+    _wait(counters, phase + 1, pieces + 1)
 
 
 @jit
 def _unembed(half: int, model: Model, scratch: Scratch, counters: Counters) -> None:
     phase, n = half * PHASES, scratch.n_kept
-    index = _next(counters, phase)
-    while index < n:
-        _norm(scratch.residual, scratch.kept[index], model.final, 0, model.epsilon, scratch.normed, index)
-        _did(counters, phase)
-        index = _next(counters, phase)
-    _wait(counters, phase, n)
-    if n:
-        _product(counters, phase + 1, model.unembedding, scratch.normed, n, scratch.logits)
-
-
-@jit
-def _gate(counters: Counters, phase: int, weights: Matrix, is_silu: bool, scratch: Scratch) -> None:
-    """The gate, what it gates, and their product, ``ROWS`` of each a piece."""
-    n, d_mlp = scratch.n_columns, weights.shape[0] // 2
-    pieces = (d_mlp + ROWS - 1) // ROWS
+    pieces = _pieces(model.unembedding) if n else 0
     piece = _next(counters, phase)
     while piece < pieces:
-        first, stop = piece * ROWS, min(piece * ROWS + ROWS, d_mlp)
-        multiply(weights, first, stop, scratch.normed, n, scratch.gated)
-        multiply(weights, d_mlp + first, d_mlp + stop, scratch.normed, n, scratch.gated)
-        for column in range(n):
-            for k in range(first, stop):
-                gate = scratch.gated[column, k]
-                opened = _silu(gate) if is_silu else _gelu(gate)
-                scratch.opened[column, k] = opened * scratch.gated[column, d_mlp + k]
+        _multiply(model.unembedding, 0, piece, scratch.normed, scratch, n, scratch.logits)
         _did(counters, phase)
         piece = _next(counters, phase)
     _wait(counters, phase, pieces)
+
+
+@jit
+def _ready(half: int, model: Model, scratch: Scratch, notes: Notes) -> None:
+    """Note and norm the stream for the half that comes next."""
+    layer = half // 2
+    if layer == model.n_layers:
+        for index in range(scratch.n_kept):
+            _norm(scratch.residual, scratch.kept[index], model.final, 0, model.epsilon, scratch.normed, index)
+        spread(model.unembedding, scratch.normed, scratch.n_kept, scratch)
+    elif half % 2 == 0:
+        for column in range(scratch.n_columns):
+            note(notes.slots[PRE, layer], notes.pre, scratch.residual, column, 0)
+            _norm(scratch.residual, column, model.before_attention, layer, model.epsilon, scratch.normed, column)
+        spread(model.qkv, scratch.normed, scratch.n_columns, scratch)
+    else:
+        for column in range(scratch.n_columns):
+            note(notes.slots[MID, layer], notes.mid, scratch.residual, column, 0)
+            _norm(scratch.residual, column, model.before_mlp, layer, model.epsilon, scratch.normed, column)
+        spread(model.gate_up, scratch.normed, scratch.n_columns, scratch)
+
+
+@jit
+def _gate(layer: int, piece: int, model: Model, scratch: Scratch) -> None:
+    """``ROWS`` of the gate, what they gate, and their product."""
+    n, d_mlp = scratch.n_columns, height(model.gate_up) // 2
+    first, stop = piece * ROWS, min(piece * ROWS + ROWS, d_mlp)
+    product(model.gate_up, layer, (first, stop), scratch.normed, scratch, n, scratch.gated)
+    product(model.gate_up, layer, (d_mlp + first, d_mlp + stop), scratch.normed, scratch, n, scratch.gated)
+    for column in range(n):
+        for k in range(first, stop):
+            gate = scratch.gated[column, k]
+            opened = _silu(gate) if model.is_silu else _gelu(gate)
+            scratch.opened[column, k] = opened * scratch.gated[column, d_mlp + k]
 
 
 @jit

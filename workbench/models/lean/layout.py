@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 __all__ = [
     "ATTENTION_OUT",
+    "GROUP",
     "KEY",
+    "LANES",
     "MID",
     "MLP_OUT",
     "PATTERN",
@@ -26,6 +28,7 @@ __all__ = [
     "Counters",
     "Model",
     "Notes",
+    "Packed",
     "Scratch",
     "Store",
     "Z",
@@ -36,20 +39,43 @@ Counters = NDArray[np.int64]
 
 PRE, MID, POST, ATTENTION_OUT, MLP_OUT, QUERY, KEY, VALUE, Z, PATTERN = range(10)
 """Rows of ``Notes.slots``."""
-PHASES = 7
+PHASES = 4
 """Phases of half a layer, at most."""
 STRIDE = 16
 """Counters a phase: the first says what is taken, the middle one what is done, each on a cache line of its own."""
 
 
-class Model(NamedTuple):
-    """The weights; names and meanings as in :class:`~workbench.models.lean.weights.LeanWeights`."""
+LANES = 8
+"""Numbers that are worked on at once: a row of a packed matrix has a lane."""
+GROUP = 16
+"""Rows of a packed matrix that stand together, as two vectors of lanes."""
 
-    unembedding: Array
-    qkv: Array
-    attention_out: Array
-    gate_up: Array
-    down: Array
+
+class Packed(NamedTuple):
+    """Matrices of some layers whose weights stay packed: ``scale * field + minimum`` each.
+
+    All lies in the order in which it is read, ``[layer, group, block, vector, word, lane]``; row
+    ``16 * group + 8 * vector + lane``. The last two words are the block's scale and minimum.
+    """
+
+    words: NDArray[np.int32]
+    """A word is eight fields of 4 bits or four of 8, the first one lowest."""
+    numbers: Array
+    """The same memory as float32."""
+    bits: int
+
+
+class Model(NamedTuple):
+    """The weights; names and meanings as in :class:`~workbench.models.lean.weights.LeanWeights`.
+
+    The five matrices are arrays ``[layer, out, in]``, or all of them :class:`Packed`; the unembedding has one layer.
+    """
+
+    unembedding: Any
+    qkv: Any
+    attention_out: Any
+    gate_up: Any
+    down: Any
     before_attention: Array
     after_attention: Array
     before_mlp: Array
@@ -114,6 +140,10 @@ class Scratch(NamedTuple):
     gated: Array
     """``[column, 2 * d_mlp]``: gate, then what it gates."""
     opened: Array
+    spread: Array
+    """``[column, in]``: what is multiplied with packed weights next, made ready for their fields."""
+    block_sums: Array
+    """``[column, block]``: its sums."""
     logits: Array
     """``[kept, vocab]``"""
 

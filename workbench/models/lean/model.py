@@ -19,6 +19,7 @@ from ..protocol import Cache, Edit, Forward
 from ..tokenizer import Tokenizer
 from ..wrapped import WrappedModel, check_ids
 from .compiled import CompiledGear
+from .packed import BlockFile
 from .rows import Fed, LeanRows
 from .taps import Taps
 from .twin import head, rms, run_twin
@@ -26,18 +27,28 @@ from .weights import LeanWeights, take_weights
 
 __all__ = ["LeanModel"]
 
+COMPILED = "compiled"
+"""What a pass of the compiled gear says of itself."""
+
 
 class LeanModel(WrappedModel):
     """A Hugging Face model of a shape in :data:`~workbench.models.lean.weights.SHAPES`, run by our own code.
+
+    With ``blocks``, those of a GGUF file that holds the same weights, its matrices stay packed as they are there.
 
     :raises UnsupportedModelError: another shape, or a setting that it would leave out.
     """
 
     backend = "lean"
 
-    def __init__(self, hf_model: Any, tokenizer: Tokenizer, name: str) -> None:
+    def __init__(self, hf_model: Any, tokenizer: Tokenizer, name: str, blocks: BlockFile | None = None) -> None:
         config = hf_model.config
-        self.weights: LeanWeights = take_weights(hf_model)
+        if blocks is not None and (hf_model.device.type != "cpu" or hf_model.dtype != torch.float32):
+            raise UnsupportedModelError(
+                f"packed weights are decoded to float32 on the CPU, not to {hf_model.dtype} on {hf_model.device}. "
+                "Leave out device= and dtype=, or packed=True."
+            )
+        self.weights: LeanWeights = take_weights(hf_model, blocks)
         self.n_layers = int(config.num_hidden_layers)
         self.d_model = int(config.hidden_size)
         self.n_ctx = int(config.max_position_embeddings)
@@ -72,7 +83,8 @@ class LeanModel(WrappedModel):
     def new_cache(self, batch: int = 1) -> LeanRows:  # type: ignore[override]
         weights = self.weights
         sizes = weights.n_layers, weights.n_kv_heads, weights.d_head
-        return LeanRows(weights.embedding, sizes, batch, self.n_ctx, enabled=self.cache_works)
+        like = weights.final.new_empty(0, dtype=self.dtype)
+        return LeanRows(like, sizes, batch, self.n_ctx, enabled=self.cache_works)
 
     def forward(
         self,
@@ -91,14 +103,17 @@ class LeanModel(WrappedModel):
             fed = cache.begin([len(ids) for ids in tokens])
             spans = dict(zip(fed.rows, fed.spans(), strict=True))
             kept = {row: range(max(s.start, s.stop - wanted[row]), s.stop) for row, s in spans.items()}
-            logits, captured = self._pass(tokens, cache, fed, capture, edits, [c for row in kept.values() for c in row])
+            columns = [column for row in kept.values() for column in row]
+            way, logits, captured = self._pass(tokens, cache, fed, capture, edits, columns)
             cache.commit(fed)
         empty = torch.empty(0)
         by_row = dict(zip(fed.rows, torch.split(logits, [len(kept[row]) for row in fed.rows]), strict=True))
         rows = range(len(tokens))
         return Forward(
             logits=tuple(by_row[row] if kept.get(row) else empty for row in rows),
-            activations={name: tuple(values.get(row, empty) for row in rows) for name, values in captured.items()},
+            activations={name: tuple([values.get(row, empty) for row in rows]) for name, values in captured.items()},
+            owned=way == COMPILED,
+            note=way,
         )
 
     def _pass(
@@ -109,18 +124,18 @@ class LeanModel(WrappedModel):
         capture: Sequence[str],
         edits: Sequence[Edit],
         kept: Sequence[int],
-    ) -> tuple[Tensor, dict[str, dict[int, Tensor]]]:
-        """Logits ``[len(kept), vocab]`` and, by hook and row, captures ``[new, …]``; from whichever gear can."""
+    ) -> tuple[str, Tensor, dict[str, dict[int, Tensor]]]:
+        """The gear that could, logits ``[len(kept), vocab]`` and, by hook and row, captures ``[new, …]``."""
         if not fed.rows:
-            return torch.empty(0, self.vocab_size), {name: {} for name in capture}
+            return "", torch.empty(0, self.vocab_size), {name: {} for name in capture}
         flat = [token for row in fed.rows for token in tokens[row]]
         reason = "device or dtype" if self.gear is None else self.gear.refusal(fed, capture, edits)
         if self.gear is not None and reason is None:
-            return self.gear.run(cache, fed, flat, capture, edits, kept, torch.get_num_threads())
+            return COMPILED, *self.gear.run(cache, fed, flat, capture, edits, kept, torch.get_num_threads())
         self.twin_passes[str(reason)] = self.twin_passes.get(str(reason), 0) + 1
         taps = Taps(fed, capture, edits)
         logits = run_twin(self.weights, cache, fed, torch.tensor(flat, device=self.device), taps, kept)
-        return logits, taps.seen()
+        return f"twin: {reason}", logits, taps.seen()
 
     def unembed(self, residual: Tensor) -> Tensor:
         with self.lock, torch.inference_mode():

@@ -3,21 +3,81 @@
 ``weights`` is ``[out, in]``, ``given`` ``[column, in]``, ``result`` ``[column, out]``, all float32. One column is bound
 by memory: one row at a time, as the prefetcher likes it. A few are bound by both: one row by eight columns, so that
 the weights are still one stream. Many are bound by arithmetic: two rows by four columns. Either way eight running
-sums stay in registers.
+sums stay in registers. Packed weights have a product of their own, see ``packed_products.py``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
-from .atomics import jit
+from .atomics import jit, meaning
+from .layout import GROUP
+from .packed_products import multiply_packed, spread_columns
 
-__all__ = ["Matrix", "multiply"]
+__all__ = ["Matrix", "height", "multiply", "product", "spread"]
 
 Matrix = NDArray[np.float32]
 MANY = 16
 """From so many columns on, reading the weights is the smaller part."""
+
+
+def product(
+    weights: Any, layer: int, span: tuple[int, int], given: Matrix, scratch: Any, n_columns: int, result: Matrix
+) -> None:
+    """Rows ``span`` of ``result = given @ weights[layer].T``, for both kinds. Known to compiled code only."""
+    raise NotImplementedError("compiled code only")
+
+
+@meaning(product)
+def _product(weights: Any, *_: Any) -> Callable[..., None]:
+    def plain(
+        weights: Any, layer: int, span: tuple[int, int], given: Matrix, scratch: Any, n_columns: int, result: Matrix
+    ) -> None:
+        multiply(weights[layer], span[0], span[1], given, n_columns, result)
+
+    def packed(
+        weights: Any, layer: int, span: tuple[int, int], given: Matrix, scratch: Any, n_columns: int, result: Matrix
+    ) -> None:
+        multiply_packed(weights, layer, span[0], span[1], scratch.spread, scratch.block_sums, n_columns, result)
+
+    return packed if isinstance(weights, types.BaseTuple) else plain
+
+
+def spread(weights: Any, given: Matrix, n_columns: int, scratch: Any) -> None:
+    """Make ``given`` ready to be multiplied with ``weights``, once for all threads. Known to compiled code only."""
+    raise NotImplementedError("compiled code only")
+
+
+@meaning(spread)
+def _spread(weights: Any, *_: Any) -> Callable[..., None]:
+    def plain(weights: Any, given: Matrix, n_columns: int, scratch: Any) -> None:
+        return
+
+    def packed(weights: Any, given: Matrix, n_columns: int, scratch: Any) -> None:
+        spread_columns(weights, given, n_columns, scratch.spread, scratch.block_sums)
+
+    return packed if isinstance(weights, types.BaseTuple) else plain
+
+
+def height(weights: Any) -> int:
+    """How many rows a layer's matrix has. Known to compiled code only."""
+    raise NotImplementedError("compiled code only")
+
+
+@meaning(height)
+def _height(weights: Any) -> Callable[[Any], int]:
+    def plain(weights: Any) -> int:
+        return int(weights.shape[1])
+
+    def packed(weights: Any) -> int:
+        return int(weights.words.shape[1] * GROUP)
+
+    return packed if isinstance(weights, types.BaseTuple) else plain
 
 
 @jit

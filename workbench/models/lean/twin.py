@@ -24,12 +24,13 @@ def run_twin(
     weights: LeanWeights, store: LeanRows, fed: Fed, tokens: Tensor, taps: Taps, kept: Sequence[int]
 ) -> Tensor:
     """Feed ``tokens`` ``[column]`` through the model; logits ``[len(kept), vocab]`` float32 of the columns ``kept``."""
-    device = weights.embedding.device
+    device = weights.final.device
     positions = torch.tensor(positions_of(fed), device=device)
     groups = _groups(store, fed, device)
     cosines, sines = phases_of(weights, positions)
-    rotary = cosines.to(weights.embedding.dtype), sines.to(weights.embedding.dtype)
-    residual = taps.flat("hook_embed", weights.embedding[tokens] * weights.embed_scale)
+    embedded = weights.embed(tokens)
+    rotary = cosines.to(embedded.dtype), sines.to(embedded.dtype)
+    residual = taps.flat("hook_embed", embedded * weights.embed_scale)
     for layer in range(weights.n_layers):
         kind = weights.kind[layer]
         attend = _Attention(weights, store, layer, groups, (rotary[0][kind], rotary[1][kind]), taps)
@@ -40,7 +41,7 @@ def run_twin(
 
 def head(weights: LeanWeights, normed: Tensor) -> Tensor:
     """Unembed what the final norm gave: ``[..., d_model]`` to float32 logits, softcap included."""
-    logits = functional.linear(normed, weights.unembedding).float()
+    logits = weights.unembed(normed).float()
     return logits if weights.softcap is None else weights.softcap * torch.tanh(logits / weights.softcap)
 
 

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ...errors import UnsupportedModelError
+from .packed import BlockFile, PackedMatrices
 
 __all__ = ["SHAPES", "LeanWeights", "take_weights"]
 
@@ -24,18 +26,21 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeanWeights:
-    """Everything a pass needs. Matrices are ``[layer, out, in]`` in the model's dtype, norms ``[layer, d]`` float32."""
+    """Everything a pass needs. Matrices are ``[layer, out, in]`` in the model's dtype, norms ``[layer, d]`` float32.
 
-    embedding: Tensor = field(repr=False)
-    """``[vocab, d_model]``, before ``embed_scale``."""
-    unembedding: Tensor = field(repr=False)
-    """``[vocab, d_model]``; the embedding itself where the two are tied."""
-    qkv: Tensor = field(repr=False)
+    In a packed model all matrices are packed.
+    """
+
+    embedding: Tensor | PackedMatrices = field(repr=False)
+    """``[vocab, d_model]``, before ``embed_scale``; where it is packed, one layer of that."""
+    unembedding: Tensor | PackedMatrices = field(repr=False)
+    """The same; the embedding itself where the two are tied."""
+    qkv: Tensor | PackedMatrices = field(repr=False)
     """Query rows of every head, then key rows, then value rows."""
-    attention_out: Tensor = field(repr=False)
-    gate_up: Tensor = field(repr=False)
+    attention_out: Tensor | PackedMatrices = field(repr=False)
+    gate_up: Tensor | PackedMatrices = field(repr=False)
     """``d_mlp`` rows of the gate, then ``d_mlp`` rows of what it gates."""
-    down: Tensor = field(repr=False)
+    down: Tensor | PackedMatrices = field(repr=False)
     before_attention: Tensor = field(repr=False)
     after_attention: Tensor | None = field(repr=False)
     before_mlp: Tensor = field(repr=False)
@@ -70,11 +75,41 @@ class LeanWeights:
     def d_mlp(self) -> int:
         return self.down.shape[2]
 
+    @property
+    def d_model(self) -> int:
+        return self.final.shape[0]
 
-def take_weights(whole: Any) -> LeanWeights:
+    @property
+    def vocab(self) -> int:
+        return self.unembedding.shape[-2]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the matrices take."""
+        matrices = (self.embedding, self.qkv, self.attention_out, self.gate_up, self.down)
+        untied = () if self.unembedding is self.embedding else (self.unembedding,)
+        return sum(matrix.nbytes for matrix in (*matrices, *untied))
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """``[column, d_model]`` of ``tokens [column]``."""
+        if isinstance(self.embedding, PackedMatrices):
+            return self.embedding.rows(tokens.numpy())
+        return self.embedding[tokens]
+
+    def unembed(self, normed: Tensor) -> Tensor:
+        """``[..., d_model]`` to ``[..., vocab]``, before any softcap."""
+        if isinstance(self.unembedding, PackedMatrices):
+            return self.unembedding.times(normed)
+        return functional.linear(normed, self.unembedding)
+
+
+def take_weights(whole: Any, blocks: BlockFile | None = None) -> LeanWeights:
     """Stack the weights of a Hugging Face causal model, whose parameters then share the stacked memory.
 
-    :raises UnsupportedModelError: another architecture, or a setting that the lean path leaves out.
+    With ``blocks`` the matrices are taken from there, packed, and the model's own are left alone.
+
+    :raises UnsupportedModelError: another architecture, a setting that the lean path leaves out, or blocks of a format
+        that it does not know.
     """
     config = whole.config
     _refuse(config)
@@ -84,17 +119,10 @@ def take_weights(whole: Any) -> LeanWeights:
     named = sorted(set(kinds))
     frequencies, scales = _rotary(whole.model.rotary_emb, named if gemma else None)
     attention = [layer.self_attn for layer in layers]
-    mlp = [layer.mlp for layer in layers]
     embed = whole.model.embed_tokens
-    tied = whole.lm_head.weight is embed.weight
-    embedding = _stack([[embed]])[0]
+    matrices = _matrices(whole) if blocks is None else _packed_matrices(blocks, len(layers))
     return LeanWeights(
-        qkv=_stack([[part.q_proj, part.k_proj, part.v_proj] for part in attention]),
-        attention_out=_stack([[part.o_proj] for part in attention]),
-        gate_up=_stack([[part.gate_proj, part.up_proj] for part in mlp]),
-        down=_stack([[part.down_proj] for part in mlp]),
-        embedding=embedding,
-        unembedding=embedding if tied else _stack([[whole.lm_head]])[0],
+        **matrices,
         before_attention=_norms([layer.input_layernorm for layer in layers], gemma),
         after_attention=_norms([layer.post_attention_layernorm for layer in layers], gemma) if gemma else None,
         before_mlp=_norms(
@@ -117,6 +145,35 @@ def take_weights(whole: Any) -> LeanWeights:
         activation=_activation(config),
         softcap=getattr(config, "final_logit_softcapping", None),
     )
+
+
+def _matrices(whole: Any) -> dict[str, Any]:
+    embed, layers = whole.model.embed_tokens, whole.model.layers
+    tied = whole.lm_head.weight is embed.weight
+    embedding = _stack([[embed]])[0]
+    return {
+        "embedding": embedding,
+        "unembedding": embedding if tied else _stack([[whole.lm_head]])[0],
+        "qkv": _stack([[each.self_attn.q_proj, each.self_attn.k_proj, each.self_attn.v_proj] for each in layers]),
+        "attention_out": _stack([[each.self_attn.o_proj] for each in layers]),
+        "gate_up": _stack([[each.mlp.gate_proj, each.mlp.up_proj] for each in layers]),
+        "down": _stack([[each.mlp.down_proj] for each in layers]),
+    }
+
+
+def _packed_matrices(blocks: BlockFile, n_layers: int) -> dict[str, Any]:
+    def stacked(*names: str) -> PackedMatrices:
+        return PackedMatrices([[blocks.part(layer, name) for name in names] for layer in range(n_layers)])
+
+    embedding, own = PackedMatrices([[blocks.embedding()]]), blocks.unembedding()
+    return {
+        "embedding": embedding,
+        "unembedding": embedding if own is None else PackedMatrices([[own]]),
+        "qkv": stacked("q_proj", "k_proj", "v_proj"),
+        "attention_out": stacked("o_proj"),
+        "gate_up": stacked("gate_proj", "up_proj"),
+        "down": stacked("down_proj"),
+    }
 
 
 def _refuse(config: Any) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from typing import Any
 
+import numpy as np
 import torch
 
 import workbench
+from workbench.carry import CarryTrace
+from workbench.flows import FlowDefinition, FlowQuestion
+from workbench.mcmc import Chains, ChainText, Decision, Settings, Target, acceptance
 from workbench.trace import Record, Trace
 
 LAYERS = 3
@@ -73,6 +77,55 @@ def written_trace(text: str, *, tokens: int = 4, layers: int = LAYERS, width: in
     emit("warning", tokens, tokens + 1, data={"message": text})
     emit("finished", tokens, tokens + 2, data={"reason": text, "error": text, "tool_calls": text})
     return trace
+
+
+def written_flow(text: str) -> FlowDefinition:
+    """A flow in which ``text`` is everywhere that a flow may have it: names, prompts, answers, messages."""
+    answer = text.encode("utf-8", "replace").decode()[:500]  # an answer has to be whole characters, and not too many
+    last = FlowQuestion(f"q {text}", text, [f"a{answer}", "b"])
+    first = FlowQuestion(text.strip() or "q", f"p {text}", ["yes", "no"]).on("yes", last).on("no", f"m {text}")
+    return FlowDefinition(f"f {text}", first)
+
+
+def written_chains(text: str) -> Chains:
+    """Two decisions of one chain whose text is ``text``."""
+    settings = Settings(
+        target=Target(alpha=2.0, block_size=2, n_mcmc=2, max_tokens=2), seed=0, chains=1, tries=1, ladder=None,
+        swap_every=1, capture=(), prompt=(1,),
+    )  # fmt: skip
+    old, new = np.array([[0.0, 1.0, 1.0]]), np.array([[0.5, 1.0, 0.8]])
+    terms = acceptance(old, new, 2.0, 0.5, old_length=2, new_length=2)
+    decisions = tuple(
+        Decision(
+            chain=0, block=0, iteration=number, alpha=2.0, tau=0.5, pivot=1, old_tokens=(7,), new_tokens=(8,),
+            old_scalars=old, new_scalars=new, terms=terms, log_a=terms.log_a, u=0.5, accepted=True, tries=1,
+            forwarded=1, length=2, log_p=-2.0,
+        )
+        for number in (1, 2)
+    )  # fmt: skip
+    standing = ChainText(chain=0, alpha=2.0, tokens=(7, 8), scalars=np.zeros((2, 3)), text=text, log_p=-2.0)
+    return Chains(
+        settings=settings, texts=(standing,), decisions=decisions, swaps=(), contrasts=(), prefilled=0, forwarded=4,
+        finished=False,
+    )  # fmt: skip
+
+
+def written_carry(text: str) -> CarryTrace:
+    """A carried prompt of two tokens, a pause and an answer, all of which are ``text``."""
+    numbers = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=numbers)
+
+    config = {
+        "band": [1, 2], "loops": 1, "mode": text, "adapter": {"kind": text}, "adapter_fingerprint": text,
+        "pause_token": text, "model": {"name": text, "made_of": text}, "intervened": True,
+    }  # fmt: skip
+    return CarryTrace(
+        ids=(1, 2, 3, 4), texts=(text,) * 4, prompt_length=2, pauses=1, config=config, e=draw(4, 8), x=draw(4, 8),
+        s=draw(4, 8), carried=draw(2, 8), injection=torch.zeros(2, 8), residuals=draw(3, 4, 8), loop_x=draw(2, 2, 8),
+        loop_s=draw(2, 2, 8), loop_residuals=draw(2, 1, 2, 8),
+    )  # fmt: skip
 
 
 class Page(HTMLParser):
