@@ -6,5 +6,17 @@ function reachable() {
   }
 }
 
-addEventListener("DOMContentLoaded", reachable);
+// Parameters on lines of their own come as a definition list that defines nothing: to a reader it is a plain list.
+function plainLists() {
+  for (const list of document.querySelectorAll("dt > dl")) {
+    list.setAttribute("role", "list");
+    for (const item of list.children) item.setAttribute("role", "listitem");
+  }
+}
+
+addEventListener("DOMContentLoaded", () => {
+  reachable();
+  plainLists();
+});
+addEventListener("load", reachable); // formulas have their width by now
 addEventListener("resize", reachable);

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("playwright.sync_api", reason="pip install -e '.[dev]' brings playwright")
 
 from lab_driver import FLAGS, VIEWPORT, Lab, Notebook, browser_path
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -20,20 +20,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def browser() -> Iterator[Browser]:
+    """One browser for all tests: playwright does not run twice in a thread."""
     path = browser_path()
     if path is None:
         message = "no chromium here: sh scripts/setup.sh browser"
         pytest.fail(message) if "CI" in os.environ else pytest.skip(message)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
-        context = browser.new_context(viewport=VIEWPORT, reduced_motion="reduce")
-        server = Lab(tmp_path_factory.mktemp("lab"), context)
-        try:
-            yield server
-        finally:
-            server.close()
-            browser.close()
+        opened = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="session")
+def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    context = browser.new_context(viewport=VIEWPORT, reduced_motion="reduce")
+    server = Lab(tmp_path_factory.mktemp("lab"), context)
+    try:
+        yield server
+    finally:
+        server.close()
 
 
 @pytest.fixture

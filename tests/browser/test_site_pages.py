@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab_driver import FLAGS, accessibility_faults, browser_path
-from playwright.sync_api import Browser, sync_playwright
+from lab_driver import accessibility_faults
+from playwright.sync_api import Browser
 
 ROOT = Path(__file__).resolve().parents[2]
 DESK, PHONE = (1440, 1000), (390, 844)
@@ -21,18 +19,6 @@ def site() -> Path:
     built = subprocess.run(["make", "-s", "build/docs/built"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
     return ROOT / "build" / "docs"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = browser_path()
-    if path is None:
-        message = "no chromium here: sh scripts/setup.sh browser"
-        pytest.fail(message) if "CI" in os.environ else pytest.skip(message)
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
-        yield opened
-        opened.close()
 
 
 @pytest.mark.parametrize(("scheme", "size"), [("light", DESK), ("dark", PHONE)])
