@@ -268,7 +268,9 @@ def test_trained_controls_are_the_results_of_the_file(notebook: Notebook, window
     )
     rows = card(pane, "Trained controls").locator(".wb-matrix tbody tr")
     for place, line in enumerate(lines):
-        assert rows.nth(place).locator("td").all_inner_texts()[:9] == [f"{share:.2f}" for share in line]
+        # Python and the browser round a tie (0.125) each in its own way.
+        texts = rows.nth(place).locator("td").all_inner_texts()[:9]
+        assert [float(text) for text in texts] == pytest.approx(line, abs=0.00501)
     pane.get_by_label("Cost at hops").select_option("3")
     costs = notebook.value(
         "inspector.results().query('hops == 3')"
