@@ -242,7 +242,8 @@ class Notebook:
         self.command("notebook:run-all-cells")
         done = "c.type !== 'code' || (c.executionCount !== null && c.executionState !== 'running')"
         cells = "[...jupyterapp.shell.currentWidget.content.model.cells]"
-        self._until(f"{cells}.every(c => {done})", seconds)
+        failed = "c.outputs && Array.from({ length: c.outputs.length }, (_, n) => c.outputs.get(n).type).includes('error')"
+        self._until(f"{cells}.every(c => {done}) || {cells}.some(c => {failed})", seconds)
         self.lab.warm_kernel()
         errors = self.page.locator(", ".join(f".jp-OutputArea-output[data-mime-type='{kind}']" for kind in TROUBLE))
         assert errors.count() == 0, errors.all_inner_texts()

@@ -66,7 +66,7 @@ class Trace:
         known = self.histories
         if request_id is None and len(known) == 1:
             return next(iter(known.values()))
-        if request_id is not None:
+        if request_id is not None and request_id not in known:
             request_id = request_id.partition("@")[0]  # as events call it
         if request_id not in known:
             raise TraceError(
