@@ -82,7 +82,10 @@ class Lab:
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = (folder / "server.log").open("w")
-        self._server = subprocess.Popen(self._command(), env=self._environment(), stdout=self._log, stderr=self._log)
+        # Its folder is where a kernel that no notebook asked for yet begins.
+        self._server = subprocess.Popen(
+            self._command(), env=self._environment(), stdout=self._log, stderr=self._log, cwd=self.notebooks
+        )
         self._warm: str | None = None
         self._asked: BlockingKernelClient | None = None
         self._wait()
@@ -242,7 +245,8 @@ class Notebook:
         self.command("notebook:run-all-cells")
         done = "c.type !== 'code' || (c.executionCount !== null && c.executionState !== 'running')"
         cells = "[...jupyterapp.shell.currentWidget.content.model.cells]"
-        failed = "c.outputs && Array.from({ length: c.outputs.length }, (_, n) => c.outputs.get(n).type).includes('error')"
+        kinds = "Array.from({ length: c.outputs.length }, (_, n) => c.outputs.get(n).type)"
+        failed = f"c.outputs && {kinds}.includes('error')"
         self._until(f"{cells}.every(c => {done}) || {cells}.some(c => {failed})", seconds)
         self.lab.warm_kernel()
         errors = self.page.locator(", ".join(f".jp-OutputArea-output[data-mime-type='{kind}']" for kind in TROUBLE))
