@@ -203,7 +203,7 @@ def test_any_shape_agrees(
     with torch.no_grad():
         found, slow = both(model, batch_of(seed, spans, left=left), mode=mode)
     # Random weights and adapters may magnify rounding; a wrong position, mask or order shows at 1e-1 and more.
-    assert relative(found, slow) < 10 * LOGITS
+    assert relative(found, slow) < 100 * LOGITS
 
 
 def test_the_base_is_the_whole_model_whatever_the_band() -> None:
