@@ -22,7 +22,7 @@ FORMS = {
 }
 """Each kind of window, and words of the form that stands in for it."""
 SETUP = f"""
-import gc, sys, weakref
+import gc, sys, time, weakref
 import torch, workbench, widgets
 from IPython.display import display
 from ipywidgets.widgets.widget import _instances
@@ -127,8 +127,13 @@ CLOSE = """
 refs = [weakref.ref(window) for window in kept]
 for window in kept: window.close()
 del window, kept
-gc.collect()
-print(sum(ref() is not None for ref in refs), len(_instances) - before)
+for _ in range(100):  # a thread of a window's that is just ending may hold it for a moment
+    gc.collect()
+    alive = [type(ref()).__name__ for ref in refs if ref() is not None]
+    if not alive:
+        break
+    time.sleep(0.05)
+print(*alive, len(_instances) - before)
 """
 
 
@@ -143,7 +148,7 @@ def test_fifty_windows_opened_and_closed_leave_nothing_alive(notebook: Notebook)
     for _ in range(6):
         notebook.run_cell(SHOW)
         expect(views).to_have_count(3 * len(FORMS), timeout=60_000)
-        assert notebook.ask(CLOSE) == f"0 {own}"
+        assert notebook.ask(CLOSE) == str(own)
         expect(views).to_have_count(len(FORMS), timeout=60_000)
         notebook.run_cell("pass")
         listeners.append(notebook.listeners())
