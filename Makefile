@@ -1,6 +1,6 @@
 # The commands of the project. From a bare Debian machine with Python 3.11 and make:
 #   make lab    the tour in JupyterLab          make test    everything that continuous integration runs
-#   make demo   the tour, executed to a file    make check   the same without set-up steps
+#   make demo   three short runs and a report   make check   the same without set-up steps
 # Settings: PYTHON=... (interpreter), PYTEST_ARGS=... (for example -m "not real"), LAB_ARGS=...
 
 SHELL := /bin/sh
@@ -20,7 +20,7 @@ export PYTHONUNBUFFERED := 1
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 .PHONY: help system browser venv model lab demo test check format format-check lint types docs pytest \
-	contract-tl4 bench gpu-check constraints clean
+	contract-tl4 bench gpu-check soak constraints clean
 
 help:
 	@sed -n '2,4s/^# *//p' Makefile
@@ -44,13 +44,8 @@ model: venv
 lab: model
 	$(PY) -m jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) --ServerApp.root_dir=. $(LAB_ARGS) $(TOUR)
 
-# The tour's last cell writes reports/tour.html; the executed copy of the notebook itself is thrown away.
 demo: model
-	@rm -f reports/tour.html
-	@copy=$$(mktemp -d) && trap 'rm -rf "$$copy"' EXIT && \
-	$(PY) -m jupyter nbconvert --to notebook --execute $(TOUR) --output-dir "$$copy" --log-level=WARN
-	@test -s reports/tour.html || { echo "demo: $(TOUR) ran, but wrote no reports/tour.html" >&2; exit 1; }
-	@echo "demo: see $(CURDIR)/reports/tour.html"
+	.venv/bin/workbench demo --out reports/demo --overwrite
 
 bench: model
 	$(PY) benchmarks/bench_engine.py
@@ -64,6 +59,10 @@ bench: model
 # Where there is a CUDA card: is the kernel right there, and how fast; elsewhere it says that there is none.
 gpu-check: venv
 	$(PY) benchmarks/bench_kernel.py --check
+
+# Random runs, kills, interrupts and a long run at scale, ten minutes at most; `make test` has a slice of it.
+soak: venv
+	$(PY) tests/trust/soak.py
 
 # --- checks ---
 

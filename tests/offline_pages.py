@@ -84,16 +84,23 @@ def picture(page: Any, name: str) -> None:
     page.screenshot(path=ARTEFACTS / f"{name}.png")
 
 
-def accessibility(page: Any) -> list[str]:
-    """The critical and serious findings of axe-core, one line each."""
-    page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text("utf-8"))
-    found = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
+def accessibility_faults(part: Any) -> list[str]:
+    """The critical and serious findings of axe-core inside an element (a locator), one line each; none is good."""
+    page = part.page
+    if not page.evaluate("() => 'axe' in window"):
+        page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text("utf-8"))
+    found = part.evaluate("element => axe.run(element, { resultTypes: ['violations'] })")
     return [
-        f"{one['id']} ({one['impact']}): {node['html'][:160]} {node['failureSummary'][:300]}"
-        for one in found["violations"]
-        if one["impact"] in ("critical", "serious")
-        for node in one["nodes"][:5]
+        f"{violation['id']} ({violation['impact']}): {node['html'][:200]} {node['failureSummary']}"
+        for violation in found["violations"]
+        if violation["impact"] in ("critical", "serious")
+        for node in violation["nodes"]
     ]
+
+
+def accessibility(page: Any) -> list[str]:
+    """The same for a whole page."""
+    return accessibility_faults(page.locator("html"))
 
 
 def wider_than_the_page(page: Any) -> int:

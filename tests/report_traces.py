@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from eventful_mods import having_second_thoughts
 
 import workbench
 from workbench.carry import CarryTrace
@@ -22,21 +23,13 @@ def real_trace(model: Any, prompt: Any = "Say something.", **options: Any) -> Tr
     """A sampled run in which one mod takes tokens back and forces others, and another never acts."""
 
     @workbench.mod
-    def second_thoughts(event: Any, actions: Any, tokenizer: Any) -> Any:
-        count = len(event.request.generated)
-        if isinstance(event, workbench.Added) and count == 4 and event.state.setdefault("turn", 0) < 2:
-            event.state["turn"] += 1
-            if event.state["turn"] == 1:
-                return actions.backtrack(3, tokenizer.encode("ab"))
-            return actions.force_tokens(tokenizer.encode("cd\n"))
-        return None
-
-    @workbench.mod
     def bystander(event: Any, actions: Any, tokenizer: Any) -> None:
         return None
 
     settings = {"max_new_tokens": 12, "seed": 4, **options}
-    session = workbench.Session(model, mods=[second_thoughts, bystander], capture="blocks.*.hook_resid_post")
+    session = workbench.Session(
+        model, mods=[having_second_thoughts("ab", "cd\n"), bystander], capture="blocks.*.hook_resid_post"
+    )
     result = session.generate(prompt, **settings)
     return result[0].trace if isinstance(result, list) else result.trace
 

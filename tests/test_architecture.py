@@ -51,8 +51,13 @@ HOMES = {
 }
 IMPORT_CALLS = {"importlib.import_module", "import_module", "__import__"}
 DOORWAY_DEPTH = 1  # dots in workbench.models, and in widgets.tree
-UNSAFE_MODULES = {"pickle", "cPickle", "dill", "marshal", "shelve", "joblib"}
-UNSAFE_CALLS = {"eval", "exec", "torch.load", "yaml.load", "builtins.eval", "builtins.exec"}
+UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "dill", "marshal", "shelve", "joblib", "cloudpickle", "jsonpickle"}
+UNSAFE_CALLS = {
+    "eval", "exec", "compile", "torch.load", "torch.jit.load", "torch.hub.load", "yaml.load", "os.system", "os.popen",
+    "subprocess.getoutput", "subprocess.getstatusoutput", "builtins.eval", "builtins.exec", "builtins.compile",
+}  # fmt: skip
+LOADS_ARRAYS = {"np.load", "numpy.load"}
+"""Their own pickle is off unless asked for; here it is to be said."""
 RUNNING_CALLS = {"exec_module", "run_path", "run_module", "InteractiveInterpreter"}
 RUNS_USERS_CODE = {
     "workbench/cli/flow.py": "--functions FILE.py: a file that the user names on the command line",
@@ -143,6 +148,9 @@ def unsafe_faults(tree: ast.AST, module: str, path: str, *, package: bool = Fals
             called = call_name(node)
             if called in UNSAFE_CALLS or called.split(".")[-1] in {"read_pickle", "to_pickle"}:
                 yield f"{path}:{node.lineno} calls {called}(); {rule}"
+            said = {keyword.arg: getattr(keyword.value, "value", True) for keyword in node.keywords}
+            if said.get("shell") or (called in LOADS_ARRAYS and said.get("allow_pickle") is not False):
+                yield f"{path}:{node.lineno} calls {called}() with a shell, or without allow_pickle=False; {rule}"
             if called.split(".")[-1] in RUNNING_CALLS and path not in RUNS_USERS_CODE:
                 yield f"{path}:{node.lineno} calls {called}(); the rule allows it only in {', '.join(RUNS_USERS_CODE)}."
             if any(k.arg == "allow_pickle" and getattr(k.value, "value", True) for k in node.keywords):
@@ -376,7 +384,14 @@ def test_a_relative_import_in_a_doorway_starts_from_its_own_room() -> None:
         "from torch import load",
         "yaml.load(text)",
         "numpy.load(path, allow_pickle=True)",
+        "np.load(path)",
         "pd.read_pickle(path)",
+        "import cloudpickle",
+        "from _pickle import loads",
+        "compile(text, 'a', 'exec')",
+        "os.system('x')",
+        "subprocess.run('x', shell=True)",
+        "subprocess.Popen('x', shell=chosen)",
     ],
 )
 def test_code_hidden_in_data_is_reported(source: str) -> None:

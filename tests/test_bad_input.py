@@ -11,9 +11,7 @@ import importlib.util
 import os
 import re
 import shutil
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from unchanged import traces_of_use
 
 from workbench import Added, ForwardPass, Prefilled, Result, Sampled, SamplingParams, Session, Trace, load, mod, replay
 from workbench.errors import (
@@ -75,29 +74,6 @@ def session(model: Any, plain: Result) -> Iterator[Session]:
     assert traces_of_use(model) == before
     assert events(generate(session).trace) == events(plain.trace)
     assert generate(Session(model)).tokens == plain.tokens
-
-
-def traces_of_use(model: Any) -> dict[str, Any]:
-    """Whatever a run could leave changed: hooks, the Ctrl-C handler, random state, switches of torch."""
-    return {
-        "hooks": {name: list(point._forward_hooks) for name, point in model._points.items()},
-        "handler": signal.getsignal(signal.SIGINT),
-        "random": torch.get_rng_state().tolist(),
-        "inference": torch.is_inference_mode_enabled(),
-        "grad": torch.is_grad_enabled(),
-        "threads": torch.get_num_threads(),
-        "lock is free": is_free(model.lock),
-        "cache": model.cache_works,
-    }
-
-
-def is_free(lock: Any) -> bool:
-    """Asked by another thread, since this one may take a lock twice."""
-    found: list[bool] = []
-    thread = threading.Thread(target=lambda: found.append(lock.acquire(blocking=False) and lock.release() is None))
-    thread.start()
-    thread.join()
-    return found[0]
 
 
 @pytest.fixture(scope="module")
@@ -332,7 +308,7 @@ class TestDisk:
 
     def test_full_from_the_start(self, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("workbench.trace.files._replace", self.full)
+            patch.setattr("workbench.trace.writing.replace_file", self.full)
             with pytest.raises(TraceError, match=r"can't write the trace to .*: No space left on device"):
                 generate(session, save=tmp_path / "run")
 
@@ -340,8 +316,8 @@ class TestDisk:
         self, session: Session, plain: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("workbench.trace.files._write_part", self.full)
-            patch.setattr("workbench.trace.files.FLUSH_RECORDS", 10)
+            patch.setattr("workbench.trace.writing._write_part", self.full)
+            patch.setattr("workbench.trace.writing.FLUSH_RECORDS", 10)
             with pytest.warns(UserWarning, match=r"No space left on device. The trace is still in memory"):
                 result = generate(session, save=tmp_path / "run")
         assert events(result.trace) == events(plain.trace)
@@ -350,7 +326,7 @@ class TestDisk:
         self, session: Session, plain: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("workbench.trace.files._write_part", self.full)
+            patch.setattr("workbench.trace.writing._write_part", self.full)
             with pytest.warns(UserWarning, match=r"No space left on device. The trace is still in memory"):
                 result = generate(session, save=tmp_path / "run")
         assert events(result.trace) == events(plain.trace)
@@ -362,7 +338,7 @@ class TestDisk:
     ) -> None:
         result = generate(session)
         with monkeypatch.context() as patch:
-            patch.setattr("workbench.trace.files._replace", self.full)
+            patch.setattr("workbench.trace.writing.replace_file", self.full)
             with pytest.raises(TraceError, match=r"No space left on device. The trace is still in memory"):
                 result.trace.save(tmp_path / "run")
         assert not (tmp_path / "run").exists()

@@ -62,6 +62,13 @@ class Terminal(io.StringIO):
         self.moments.append(self.getvalue())
 
 
+COMMANDS = (
+    "demo", "models", "mods", "run", "report", "reproduce", "notebook-report", "replay", "flow", "flow check",
+    "flow run", "flow draw", "carry", "carry run", "carry train", "carry controls", "mcmc", "sweep", "trace",
+    "trace export", "trace import",
+)  # fmt: skip
+
+
 class TestHelp:
     def test_it_names_every_command_and_exit_code(self, command: Command) -> None:
         code, out, _ = command("--help")
@@ -69,9 +76,7 @@ class TestHelp:
         for word in ("models", "mods", "run", "report", "replay", "flow", "examples:", "exit codes:", "130"):
             assert word in out
 
-    @pytest.mark.parametrize(
-        "name", ["models", "mods", "run", "report", "replay", "flow", "flow check", "flow run", "flow draw"]
-    )
+    @pytest.mark.parametrize("name", COMMANDS)
     def test_every_command_has_examples_that_can_be_typed(self, command: Command, name: str) -> None:
         code, out, _ = command(*name.split(), "--help")
         assert code == 0
@@ -463,6 +468,22 @@ class TestReplay:
             stop_at(patch, step=3)
             assert tiny("--out", tmp_path / "run")[0] == 130
         assert command("replay", tmp_path / "run")[0] == 0
+
+    def test_a_run_that_was_broken_off_is_made_whole(
+        self, command: Command, tiny: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert tiny("--out", tmp_path / "whole")[0] == 0
+        with monkeypatch.context() as patch:
+            stop_at(patch, step=3)
+            tiny("--out", tmp_path / "part")
+        assert command("replay", tmp_path / "part", "--out", tmp_path / "again")[0] == 0
+        again, whole = Trace.load(tmp_path / "again"), Trace.load(tmp_path / "whole")
+        assert len(Trace.load(tmp_path / "part").history().tokens) < len(whole.history().tokens)
+        assert again.history().tokens == whole.history().tokens
+        code, _, err = command("replay", tmp_path / "part", "--out", tmp_path / "again")
+        assert code == 2
+        assert "already holds files" in err
+        assert command("replay", tmp_path / "part", "--out", tmp_path / "again", "--overwrite")[0] == 0
 
 
 class TestProcess:

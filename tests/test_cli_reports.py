@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,6 @@ from urllib.parse import quote, unquote
 import nbformat
 import pytest
 
-from workbench import cli
 from workbench.bundled import bundled
 
 Command = Callable[..., tuple[int, str, str]]
@@ -55,18 +53,6 @@ def runs(command: Command, tmp_path: Path) -> Path:
         code, _, err = command(*words, "--out", tmp_path / name)
         assert code == 0, err
     return tmp_path
-
-
-@pytest.mark.parametrize("name", ["report", "reproduce", "notebook-report"])
-def test_every_command_has_examples_that_can_be_typed(command: Command, name: str) -> None:
-    code, out, _ = command(name, "--help")
-    assert code == 0
-    examples = [line.strip() for line in out.partition("examples:")[2].splitlines() if line.strip()]
-    assert examples
-    for example in examples:
-        program, *words = shlex.split(example)
-        assert program == "workbench"
-        assert cli.parser().parse_args(words)
 
 
 def test_every_kind_of_run_makes_a_report_that_can_be_run_again(command: Command, runs: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from named_tests import defined
 
 from workbench.engine import ActionBuilder
 from workbench.engine.actions import ALLOWED, ANY, NAMES
@@ -83,6 +84,13 @@ def table_rows(text: str) -> Iterator[list[str]]:
     for line in FENCE.sub("", text).splitlines():
         if line.startswith("|"):
             yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_test_that_a_page_names_exists(path: Path) -> None:
+    for file, function in re.findall(r"`(tests/[\w/]+\.py)(?:::([\w:]+))?", path.read_text("utf-8")):
+        assert (ROOT / file).is_file(), f"{file} is not there"
+        assert not function or function in defined(file), f"{file}::{function} is not there"
 
 
 @pytest.mark.parametrize("name", sorted(MODS))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="pip install -e '.[dev]' brings playwright")
 
-from lab_driver import FLAGS, VIEWPORT, Lab, Notebook, browser_path
+from lab_driver import VIEWPORT, Lab, Notebook
+from offline_pages import FLAGS, browser_or_skip
 from playwright.sync_api import Browser, sync_playwright
 
 
@@ -22,10 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """One browser for all tests: playwright does not run twice in a thread."""
-    path = browser_path()
-    if path is None:
-        message = "no chromium here: sh scripts/setup.sh browser"
-        pytest.fail(message) if "CI" in os.environ else pytest.skip(message)
+    path = browser_or_skip()
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
         yield opened

@@ -17,8 +17,8 @@ For the tests of every window. A module writes its cells, opens them once and ac
   ``tests/artefacts/browser`` (ignored by git);
 - ``notebook.faults()`` lists console errors, uncaught exceptions and requests that left this machine: the fixture
   ``no_faults`` checks it after every test;
-- ``accessibility_faults(window)`` gives the critical and serious findings of axe-core inside one window, contrast
-  among them.
+- ``offline_pages.accessibility_faults(window)`` gives the critical and serious findings of axe-core inside one window,
+  contrast among them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -34,20 +33,17 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
 import nbformat
 from jupyter_client import BlockingKernelClient
+from offline_pages import ARTEFACTS
 from playwright.sync_api import BrowserContext, Locator, Page, Request, ViewportSize
 
 from workbench.reports import number
 
-ARTEFACTS = Path(__file__).resolve().parents[1] / "artefacts" / "browser"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--force-color-profile=srgb")
 SECONDS = 120
 """How long a step may take on a busy machine before it counts as failed."""
 TROUBLE = ("application/vnd.jupyter.error", "application/vnd.jupyter.stderr")
@@ -59,11 +55,6 @@ WARM = "import torch, workbench, widgets; workbench.load('tiny-llama', progress=
 """What takes a kernel longest at its first cell: the imports, and those of the first load."""
 VIEWPORT: ViewportSize = {"width": 1360, "height": 1000}
 NO_NEWS = {"fetchNews": "false", "checkForUpdates": False}
-
-
-def browser_path() -> str | None:
-    """The system's own chromium."""
-    return next((found for name in BROWSERS if (found := shutil.which(name))), None)
 
 
 class Lab:
@@ -344,17 +335,3 @@ _ASK = """async ([code, limit]) => {
 def shown(values: Sequence[float | None]) -> list[str]:
     """Numbers as every window writes them."""
     return ["–" if value is None else number(value) for value in values]
-
-
-def accessibility_faults(window: Locator) -> list[str]:
-    """The critical and serious findings of axe-core inside an element, one line each; none is good."""
-    page = window.page
-    if not page.evaluate("() => 'axe' in window"):
-        page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text("utf-8"))
-    found = window.evaluate("element => axe.run(element, { resultTypes: ['violations'] })")
-    return [
-        f"{violation['id']} ({violation['impact']}): {node['html'][:200]} {node['failureSummary']}"
-        for violation in found["violations"]
-        if violation["impact"] in ("critical", "serious")
-        for node in violation["nodes"]
-    ]

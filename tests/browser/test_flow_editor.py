@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab_driver import ARTEFACTS, Lab, Notebook, accessibility_faults
+from lab_driver import Lab, Notebook
+from offline_pages import ARTEFACTS, accessibility_faults
 from playwright.sync_api import Locator, expect
 
 pytestmark = [pytest.mark.usefixtures("no_faults"), pytest.mark.slow]

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab_driver import Lab, Notebook, accessibility_faults
+from lab_driver import Lab, Notebook
+from offline_pages import accessibility_faults
 from playwright.sync_api import Locator, expect
 
 pytestmark = pytest.mark.slow

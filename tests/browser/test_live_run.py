@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from lab_driver import Lab, Notebook, accessibility_faults
+from lab_driver import Lab, Notebook
+from offline_pages import accessibility_faults
 from playwright.sync_api import Locator, expect
 
 pytestmark = [pytest.mark.usefixtures("no_faults"), pytest.mark.slow]

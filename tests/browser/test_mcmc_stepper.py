@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from lab_driver import Lab, Notebook, accessibility_faults, shown
+from lab_driver import Lab, Notebook, shown
+from offline_pages import accessibility_faults
 from playwright.sync_api import Locator, expect
 
 pytestmark = [pytest.mark.usefixtures("no_faults"), pytest.mark.slow]

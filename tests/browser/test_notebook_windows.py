@@ -9,7 +9,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from lab_driver import Lab, accessibility_faults
+from lab_driver import Lab
+from offline_pages import accessibility_faults
 from playwright.sync_api import expect
 
 import widgets

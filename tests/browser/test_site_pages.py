@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from lab_driver import accessibility_faults
+from offline_pages import accessibility_faults
 from playwright.sync_api import Browser
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,32 +6,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab_driver import Lab, Notebook, accessibility_faults, shown
+from lab_driver import Lab, Notebook, shown
+from offline_pages import accessibility_faults
 from playwright.sync_api import Locator, expect
 
 pytestmark = [pytest.mark.usefixtures("no_faults"), pytest.mark.slow]
 
+TESTS = Path(__file__).parents[1]
 HOSTILE = '<img src=x onerror=\\"window.pwned=1\\"><script>window.pwned=1</script>'
 SETUP = f"""
 import sys
 import torch, workbench
 from workbench.mods import ban_tokens
 from widgets import TraceExplorer
-sys.path.insert(0, {str(Path(__file__).parents[1] / "widgets")!r})
+sys.path[:0] = [{str(TESTS)!r}, {str(TESTS / "widgets")!r}]
+from eventful_mods import having_second_thoughts
 from long_traces import long_trace
 
 torch.set_num_threads(1)
 model = workbench.load("tiny-llama", progress=False)
 
-@workbench.mod
-def second_thoughts(event, actions, tokenizer):
-    count = len(event.request.generated)
-    if isinstance(event, workbench.Added) and count == 4 and event.state.setdefault("turn", 0) < 2:
-        event.state["turn"] += 1
-        if event.state["turn"] == 1:
-            return actions.backtrack(3, tokenizer.encode("<b>"))
-        return actions.force_tokens(tokenizer.encode("😀\\n{HOSTILE}"))
-
+second_thoughts = having_second_thoughts("<b>", "😀\\n{HOSTILE}")
 capture = ["blocks.*.hook_resid_post", "blocks.1.attn.hook_pattern"]
 session = workbench.Session(model, [second_thoughts, ban_tokens(tokens=list(range(40, 90)))], capture=capture)
 trace = session.generate("Say <i>it</i>.", max_new_tokens=110, seed=4).trace

@@ -125,6 +125,7 @@ def test_a_script_that_is_not_there_or_has_a_package_beside_it_is_explained(tmp_
     done = run(tmp_path / "nothing.py")
     assert done.returncode == 2
     assert "there is no script" in done.stderr
+    assert run().stderr.endswith("the following arguments are required: script\n")
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "sdk").mkdir()
     (tmp_path / "sdk" / "__init__.py").write_text("")

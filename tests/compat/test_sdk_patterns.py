@@ -314,12 +314,12 @@ STRATEGIES = {
     "choices": ("ChoicesStrat(['red', 'blue'])", r"red|blue"),
     "tag": ("UntilStrat('<a>', UntilEndType.ANYCHAR, 'aeiou')", r"<a>[^aeiou]*[aeiou]"),
     "digits": ("CharsStrat(CharsMode.NUMERIC, stop=4, min=4)", r"[0-9]{4}"),
-    "letters": ("CharsStrat(CharsMode.ALPHANUMERIC, stop='.', min=2)", r"[A-Za-z0-9]{2,}\."),
+    "letters": ("CharsStrat(CharsMode.ALPHANUMERIC, stop='.', min=2)", r"[A-Za-z0-9]{2,}"),
     "list": (
         "ListStrat(ChoicesStrat(['A', 'B']), open='[', close=']', wrap='\"', sep=', ', min=1, max=3)",
         r'\["[AB]"(, "[AB]"){0,2}\]',
     ),
-    "fields": ("ListStrat([CharsStrat(CharsMode.ALPHA, stop=2), ChoicesStrat(['x'])], sep='-')", r"[A-Za-z]{2}-x"),
+    "fields": ("ListStrat([CharsStrat(CharsMode.ALPHA, stop=2), ChoicesStrat(['x'])], sep='-')", r"[^\W\d_]{2}-x"),
 }
 
 

@@ -439,7 +439,30 @@ class TestReplay:
         for record in session.stream("hi", max_new_tokens=20, seed=2):
             if record.step == 5:
                 break
-        assert replay(session.last_results[0].trace, model).agrees
+        again = replay(session.last_results[0].trace, model)
+        assert again.agrees
+        assert len(again.trace) > again.compared  # and made to its end
+        assert again.trace.history().tokens[2:] == list(session.generate("hi", max_new_tokens=20, seed=2).tokens)
+
+    @pytest.mark.parametrize("temperature", [0.0, 1.0])
+    def test_an_interrupted_run_and_its_rest_are_the_whole_run(self, session: Session, temperature: float) -> None:
+        sampling = SamplingParams(temperature=temperature)
+        whole = session.generate(["hi", "there"], max_new_tokens=20, seed=2, sampling=sampling)[1]
+        for record in session.stream(["hi", "there"], max_new_tokens=20, seed=2, sampling=sampling):
+            if record.step == 5:
+                break
+        part = session.last_results[1]
+        assert 0 < len(part.tokens) < 20
+        middle = session.resume(part, max_new_tokens=3)
+        assert part.tokens + middle.tokens == whole.tokens[: len(part.tokens) + 3]
+        rest = session.resume(part, max_new_tokens=20 - len(part.tokens))  # from one part as often as one likes
+        assert part.tokens + rest.tokens == whole.tokens
+        assert replay(rest.trace, session.model).agrees
+
+    def test_a_finished_run_that_goes_on_draws_numbers_of_its_own(self, session: Session) -> None:
+        first = session.generate("hi", max_new_tokens=5, seed=2)
+        told = session.resume(first, max_new_tokens=5).trace.run["requests"]["r0"]
+        assert (told["turn"], told["taken"]) == (1, 0)
 
     def test_a_failed_run_fails_again(self, model: Any, answer: Any) -> None:
         def make() -> Any:

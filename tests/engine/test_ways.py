@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench import SamplingParams, Session, load, mod
-from workbench.engine.sampling import TOP_K, draw_token, generator, warp
+from workbench.engine.sampling import TOP_K, Stream, draw_token, warp
 from workbench.models import summarize_row
 
 
@@ -81,8 +81,8 @@ def test_a_known_summary_changes_nothing_of_a_draw(
 ) -> None:
     logits = torch.randn(vocab, generator=torch.Generator().manual_seed(seed)) * 3
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
-    known = draw_token(logits, params, token_temp, generator(seed, 0), summarize_row(logits, TOP_K))
-    plain = draw_token(logits, params, token_temp, generator(seed, 0), None)
+    known = draw_token(logits, params, token_temp, Stream(seed, 0), summarize_row(logits, TOP_K))
+    plain = draw_token(logits, params, token_temp, Stream(seed, 0), None)
     logprobs = warp(logits, params, token_temp)
     assert known.token == plain.token
     assert known.logprob == pytest.approx(float(logprobs[known.token]), abs=2e-5)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from workbench import load
 from workbench.errors import ChainError
 from workbench.mcmc import Chains, PowerSampler, load_chains, resume, resume_chains, run_chains
 from workbench.mcmc import store as store_module
@@ -22,6 +25,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "a ladder": {"ladder": (2.0, 1.5, 1.0), "tau": 0.5},
     "captured": {"capture": "blocks.*.hook_resid_post"},
 }
+
+
+class Killed(BaseException):
+    """Nothing in the product may catch this one, as nothing catches a kill."""
 
 
 def same_bits(one: Chains, other: Chains) -> bool:
@@ -65,6 +72,16 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(model: Any, va
     assert same_bits(load_chains(tmp_path / "run"), whole)
 
 
+@pytest.mark.parametrize("backend", ["bridge", "hooked", "lean"])
+def test_a_run_on_every_backend_is_kept_and_resumed(backend: str, tmp_path: Path) -> None:
+    model = load("tiny-llama", backend=backend)
+    whole = PowerSampler(model, PROMPT, **SETTINGS).run()
+    for decision in PowerSampler(model, PROMPT, save=tmp_path / "run", **SETTINGS).steps():
+        if decision.iteration == 2:
+            break
+    assert same_bits(resume(tmp_path / "run", model).run(), whole)
+
+
 def test_a_run_killed_while_it_writes_goes_on_from_its_last_whole_write(
     model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,17 +92,68 @@ def test_a_run_killed_while_it_writes_goes_on_from_its_last_whole_write(
     def dies(path: Path, data: Any) -> None:
         calls.append(path)
         if len(calls) >= 25:
-            raise OSError("the disk is full")
+            raise Killed
         write(path, data)
 
     monkeypatch.setattr(store_module, "_write_json", dies)
     sampler = PowerSampler(model, PROMPT, save=tmp_path / "run", **SETTINGS)
-    with pytest.raises(OSError, match="the disk is full"):
+    with pytest.raises(Killed):
         sampler.run()
     kept = load_chains(tmp_path / "run")
     monkeypatch.undo()
     assert 0 < len(kept.decisions) < len(whole.decisions)
     assert same_bits(resume(tmp_path / "run", model).run(), whole)
+
+
+@pytest.mark.parametrize("whose", ["_write_json", "replace_file", "replace_table"])
+def test_a_disk_that_is_full_for_a_while_costs_nothing(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    whole = PowerSampler(model, PROMPT, **SETTINGS).run()
+    monkeypatch.setattr(store_module, "SECONDS_BETWEEN", 0.0)
+    write, calls = getattr(store_module, whose), []
+
+    def full_for_a_while(*given: Any) -> None:
+        calls.append(given)
+        if 5 < len(calls) < 12:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(*given)
+
+    monkeypatch.setattr(store_module, whose, full_for_a_while)
+    sampler = PowerSampler(model, PROMPT, save=tmp_path / "run", **SETTINGS)
+    with pytest.warns(UserWarning, match="No space left on device. What they did since the last write is in memory"):
+        assert same_bits(sampler.run(), whole)
+    assert same_bits(load_chains(tmp_path / "run"), whole)
+
+
+def test_a_disk_that_is_full_at_the_end_leaves_the_result_in_memory(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "replace_file", full)
+        with pytest.raises(ChainError, match=r"can't write the chains to .*No space left on device"):
+            PowerSampler(model, PROMPT, save=tmp_path / "never", **SETTINGS)
+    sampler = PowerSampler(model, PROMPT, save=tmp_path / "run", **SETTINGS)
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "replace_file", full)
+        with pytest.warns(UserWarning, match="save the result somewhere else"):
+            done = sampler.run()
+    assert same_bits(load_chains(done.save(tmp_path / "other")), done)
+    assert same_bits(resume(tmp_path / "run", model).run(), done)
+
+
+def test_of_two_that_go_on_with_one_run_the_second_to_write_is_stopped(model: Any, tmp_path: Path) -> None:
+    for _ in PowerSampler(model, PROMPT, save=tmp_path / "run", **SETTINGS).steps():
+        break
+    first, second = resume(tmp_path / "run", model), resume(tmp_path / "run", model)
+    done = first.run()
+    with pytest.raises(ChainError, match="was written by another run meanwhile: this one has stopped"):
+        second.run()
+    assert same_bits(load_chains(tmp_path / "run"), done)
+    assert same_bits(second.result(), done)  # it was done, and is in memory
 
 
 def test_a_finished_run_is_given_as_it_is_and_without_a_model(model: Any, tmp_path: Path) -> None:
@@ -98,7 +166,7 @@ def test_a_finished_run_is_given_as_it_is_and_without_a_model(model: Any, tmp_pa
     assert same_bits(again, done)
     assert again.finished
     files = sorted(path.name.split("-")[0] for path in (tmp_path / "run").iterdir())
-    assert files == ["chain.json", "decisions", "state"]
+    assert files == [".lock", "chain.json", "decisions", "state"]
 
 
 def test_a_result_can_be_saved_by_itself_but_not_resumed(model: Any, tmp_path: Path) -> None:

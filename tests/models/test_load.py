@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,31 @@ class TestBackends:
         assert load(llama).backend == "bridge"
         with pytest.raises(UnsupportedModelError, match=r"rope_type='linear'\. Use backend='bridge'"):
             load(llama, backend="hooked")
+
+
+@pytest.mark.parametrize(
+    ("share", "refused"),
+    [(0.0, False), (1e-5, False), (0.05, True), (float("nan"), True)],
+)
+def test_a_device_that_gives_other_numbers_than_the_cpu_is_refused(
+    monkeypatch: pytest.MonkeyPatch, share: float, refused: bool
+) -> None:
+    """A stand-in for such a device: what is moved there stays where it is, and its numbers change a little."""
+    from transformers import PreTrainedModel
+
+    def moved(model: Any, where: torch.device) -> Any:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1 + share)
+        return model
+
+    monkeypatch.setattr(import_module("workbench.models.load"), "_device", lambda wanted: torch.device("mps"))
+    monkeypatch.setattr(PreTrainedModel, "to", moved)
+    if refused:
+        with pytest.raises(UnsupportedModelError, match=r"mps gives other logits than the CPU .* Use device='cpu'"):
+            load("tiny-llama")
+    else:
+        assert load("tiny-llama").name == "tiny-llama"
 
 
 @pytest.mark.parametrize("version", ["5.19.4", "5.24.0", "6.0.0.dev0", "4.57.1"])

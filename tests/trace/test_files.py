@@ -15,11 +15,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from workbench import Session, Trace, load, replay
 from workbench.engine import Result
 from workbench.errors import TraceError
-from workbench.trace import TraceWriter, first_difference
+from workbench.trace import Record, TraceWriter, first_difference
+from workbench.trace.record import data_texts
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +69,18 @@ def test_tables_have_a_row_per_record_and_per_token(result: Result) -> None:
     assert tokens.raw_logprob.notna().all()
 
 
+@given(
+    st.lists(
+        st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=4) | st.lists(st.none()), max_size=3)
+    )
+)
+def test_data_is_told_as_it_would_be_one_by_one(data: list[dict[str, Any]]) -> None:
+    records = [
+        Record(run_id="a", request_id="r0", seq=n, step=0, position=0, kind="x", data=d) for n, d in enumerate(data)
+    ]
+    assert data_texts(records) == [json.dumps(each) for each in data]
+
+
 def test_a_run_saved_as_it_goes_equals_one_saved_at_the_end(tmp_path: Path) -> None:
     session = Session(load("tiny-llama"), capture="blocks.1.hook_resid_post")
     result = session.generate("hello", max_new_tokens=6, seed=1, save=tmp_path / "live")
@@ -89,8 +104,8 @@ import sys, warnings
 warnings.simplefilter("ignore")
 import torch; torch.set_num_threads(1)
 from workbench import Session, load, mod
-from workbench.trace import files
-files.FLUSH_SECONDS = 0.02
+from workbench.trace import writing
+writing.FLUSH_SECONDS = 0.02
 @mod
 def slow(event, actions, tokenizer):
     import time; time.sleep(0.002)
@@ -141,7 +156,7 @@ class TestRefusals:
         def full(*_: Any, **__: Any) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr("workbench.trace.files.os.replace", full)
+        monkeypatch.setattr("workbench.trace.whole_files.os.replace", full)
         with pytest.raises(TraceError, match=r"No space left on device. The trace is still in memory"):
             result.trace.save(tmp_path / "run")
         assert list(tmp_path.iterdir()) == []
@@ -152,8 +167,8 @@ class TestRefusals:
         def full(*_: Any) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr("workbench.trace.files._write_part", full)
-        monkeypatch.setattr("workbench.trace.files.FLUSH_RECORDS", 5)
+        monkeypatch.setattr("workbench.trace.writing._write_part", full)
+        monkeypatch.setattr("workbench.trace.writing.FLUSH_RECORDS", 5)
         session = Session(load("tiny-llama"))
         with pytest.warns(UserWarning, match="No space left on device") as said:
             result = session.generate("hello", max_new_tokens=20, seed=1, save=tmp_path / "run")
@@ -162,9 +177,9 @@ class TestRefusals:
         assert result.trace.history().reason == "max_tokens"
 
     def test_a_disk_that_has_room_again_gets_everything(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from workbench.trace import files
+        from workbench.trace import writing
 
-        real, calls = files._write_part, []
+        real, calls = writing._write_part, []
 
         def full_at_first(*args: Any) -> None:
             calls.append(1)
@@ -172,8 +187,8 @@ class TestRefusals:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             real(*args)
 
-        monkeypatch.setattr(files, "_write_part", full_at_first)
-        monkeypatch.setattr(files, "FLUSH_RECORDS", 5)
+        monkeypatch.setattr(writing, "_write_part", full_at_first)
+        monkeypatch.setattr(writing, "FLUSH_RECORDS", 5)
         session = Session(load("tiny-llama"))
         with pytest.warns(UserWarning, match="No space left"):
             result = session.generate("hello", max_new_tokens=20, seed=1, save=tmp_path / "run")

@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import tomllib
 from collections.abc import Iterator
-from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pytest
+from named_tests import ROOT, defined
 from window_kinds import KINDS, tiny_model
 
 import workbench
 from widgets.reading import COLUMNS, Reading, page
 from widgets.reading.pages import SPECIAL
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/acceptance.md").read_text("utf-8")
 FOLDERS = {
     "explorer": "trace_explorer", "residual": "residual_view", "live": "live_run", "flow": "flow_editor",
     "carry": "carry_inspector", "mcmc": "mcmc_stepper",
 }  # fmt: skip
-OPEN = {8}
-"""Complaints that nothing holds yet; the page says why."""
-
-
-@lru_cache
-def defined(path: str) -> frozenset[str]:
-    """Functions of a test file, those of classes as ``Class::name``."""
-    tree = ast.parse((ROOT / path).read_text("utf-8"))
-    top = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    inner = {
-        f"{each.name}::{node.name}"
-        for each in tree.body
-        if isinstance(each, ast.ClassDef)
-        for node in each.body
-        if isinstance(node, ast.FunctionDef)
-    }
-    return frozenset(top | inner)
 
 
 def rows() -> Iterator[tuple[int, list[str]]]:
@@ -51,17 +31,10 @@ def rows() -> Iterator[tuple[int, list[str]]]:
             yield int(cells[0]), re.findall(r"`(tests/[^`]+)`", cells[3])
 
 
-def test_every_complaint_is_there_and_all_but_the_open_ones_name_tests() -> None:
+def test_every_complaint_is_there_and_names_tests() -> None:
     told = dict(rows())
     assert list(told) == list(range(1, 26))
-    assert {number for number, tests in told.items() if not tests} == OPEN
-
-
-@pytest.mark.parametrize("number", sorted({*range(1, 26)} - OPEN))
-def test_every_test_that_is_named_exists(number: int) -> None:
-    for name in dict(rows())[number]:
-        path, _, function = name.partition("::")
-        assert function in defined(path), f"{name} is not there"
+    assert all(told.values())
 
 
 @pytest.mark.parametrize("kind", KINDS)

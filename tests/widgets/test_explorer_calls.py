@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import run
+from eventful_runs import eventful_run
 
 import workbench
 from widgets import TraceExplorer
@@ -58,7 +58,7 @@ def test_two_traces_are_compared_by_position(trace: Trace, other: Trace, model: 
 
 
 def test_equal_traces_have_no_difference(trace: Trace, model: Any) -> None:
-    again = run(model)
+    again = eventful_run(model)
     parting = TraceExplorer(trace, compare=again).state["parting"]
     assert parting["items"] is None
     assert parting["told"] == "The outputs are equal. The records are equal."

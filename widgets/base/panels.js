@@ -1,15 +1,5 @@
 // What is known about one token: facts, events and actions, distributions before and after the mods.
 
-function card(title, ...content) {
-  return h("section", { class: "wb-card", "aria-label": title }, h("div", { class: "wb-cardtitle", role: "heading", "aria-level": "4" }, title), ...content);
-}
-
-const note = (text) => (text ? h("p", { class: "wb-note" }, text) : null);
-
-function factsList(facts) {
-  return h("dl", { class: "wb-facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, typeof value === "number" ? num(value) : value))));
-}
-
 // Before and after in one table: one bar each, what a mask took at the end.
 function candidatesCard({ rows, removed_mass: removed, note: said }) {
   if (!rows.length) return card("Distribution", note(said || "Nothing was recorded here."));

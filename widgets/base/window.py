@@ -13,9 +13,10 @@ import anywidget
 import comm
 import traitlets
 
-from workbench.errors import WorkbenchError
+from workbench.errors import ReportError
 from workbench.reports import legible
 
+from .incoming import checked_message, told_error
 from .showing import is_static
 
 __all__ = ["LARGEST_MESSAGE", "Window", "json_safe", "table_html"]
@@ -56,15 +57,19 @@ class Window(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _heard(self, _window: Any, content: Any, _buffers: Any) -> None:
         """One message from the browser."""
-        kind = content.get("type") if isinstance(content, Mapping) else None
+        try:
+            kind = checked_message(content)
+        except ReportError as error:
+            self.report(str(error))
+            return
         if kind == "ping":
             self.tell("pong", {})
             return
-        answer = self.answers.get(str(kind))
+        answer = self.answers.get(kind)
         if answer is None:
-            self.report(f"the browser sent {kind!r}, which this window does not know: reload the page")
+            self.report(f"the browser sent {kind[:80]!r}, which this window does not know: reload the page")
             return
-        self.guarded(lambda: answer(content), kind=str(kind))
+        self.guarded(lambda: answer(content), kind=kind)
 
     def guarded(self, work: Callable[[], None], *, kind: str = "") -> None:
         """Do something for the browser; what goes wrong becomes the red row, and an exception under pytest."""
@@ -73,8 +78,7 @@ class Window(anywidget.AnyWidget):  # type: ignore[misc]
         except Exception as error:  # why: shown in the window; a callback's exception would vanish
             if "PYTEST_CURRENT_TEST" in os.environ:
                 raise
-            own = isinstance(error, (WorkbenchError, ValueError))
-            self.report(str(error) if own else f"{type(error).__name__}: {error}")
+            self.report(told_error(error, kind))
             self.send({"type": "failed", "of": kind})
 
     def report(self, message: str) -> None:

@@ -5,13 +5,6 @@ const SHARE_EDGES = [0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 0.95];
 const KL_EDGES = [0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 6];
 const shadeOf = (value, edges) => (value === null || value === undefined ? 0 : edges.filter((edge) => value >= edge).length);
 
-function card(title, ...content) {
-  return h("section", { class: "wb-card", "aria-label": title }, h("div", { class: "wb-cardtitle", role: "heading", "aria-level": "4" }, title), ...content);
-}
-const note = (text) => (text ? h("p", { class: "wb-note" }, text) : null);
-function factsList(facts) {
-  return h("dl", { class: "wb-facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, typeof value === "number" ? num(value) : value))));
-}
 // A token with its probability, as dark as it is likely.
 function lensCell([label, p]) {
   const word = h("span", { class: "wb-word" }, labelNodes(label));
@@ -19,13 +12,6 @@ function lensCell([label, p]) {
 }
 
 const many = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
-
-function svg(tag, properties, ...children) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(properties ?? {})) if (value !== null && value !== undefined) element.setAttribute(name, value);
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
-  return element;
-}
 
 // A card: what it shows, its takeaway in words, and all of its numbers as a table on demand.
 function figure(frame, { title, tools, content, caption, rows, wide }) {

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from workbench.reports import label, legible, number
 
-from ..base import table_html
+from ..base import SHOWN_ROWS, frame_html, table_html
 from .studies import INTERVENTIONS
 
 if TYPE_CHECKING:
     from .widget import CarryInspector
 
 __all__ = ["inspector_html"]
-
-SHOWN = 60
-"""Rows of a table."""
-TOKENS = ("token", "text")
-"""Columns that hold tokens, whose spaces are to be seen."""
 
 
 def inspector_html(window: CarryInspector) -> str:
@@ -33,17 +28,17 @@ def inspector_html(window: CarryInspector) -> str:
         f"<p><b>{escape(repr(window))}</b></p><pre>{escape(text[:600])}</pre>{notes}",
         "<p>What can be read from the states. That they can be read this way does not show that they are needed.</p>",
         _chain(window), _concepts(window), _trajectories(window),
-        _table("Lengths, shares and cosines of the states", window.dynamics()),
+        frame_html("Lengths, shares and cosines of the states", window.dynamics()),
     ]  # fmt: skip
     if trace.attention is not None:
-        parts.append(_table("Attention of each step, mean over layers and heads", window.attention().reset_index()))
+        parts.append(frame_html("Attention of each step, mean over layers and heads", window.attention().reset_index()))
     if trace.steps >= 3:
         orbit = window.orbit()
         shares = " and ".join(number(share) for share in orbit.attrs["explained"])
         caption = f"States in the plane of {orbit.attrs['basis_of']}, which holds {shares} of their variance"
-        parts.append(_table(caption, orbit))
+        parts.append(frame_html(caption, orbit))
     parts += _measured(window)
-    parts.append(_table("Cost", window.cost()))
+    parts.append(frame_html("Cost", window.cost()))
     return "".join(parts)
 
 
@@ -57,7 +52,7 @@ def _chain(window: CarryInspector) -> str:
             for source, guesses in part.groupby("source", sort=False)
         }
         rows.append([*map(str, where[:3]), label(str(where[3])), *(said.get(source, "–") for source in columns[4:])])
-    return table_html("The likeliest tokens of each state, by source", columns, rows[:SHOWN])
+    return table_html("The likeliest tokens of each state, by source", columns, rows[:SHOWN_ROWS])
 
 
 def _concepts(window: CarryInspector) -> str:
@@ -68,7 +63,7 @@ def _concepts(window: CarryInspector) -> str:
     names = [label(str(name)) for name in frame.columns]
     values = frame.to_numpy().tolist()
     rows = [[f"s_{step}", *map(number, line)] for step, line in zip(frame.index, values, strict=True)]
-    return _drawing(frame, names, caption) + table_html(caption, ["state", *names], rows[:SHOWN])
+    return _drawing(frame, names, caption) + table_html(caption, ["state", *names], rows[:SHOWN_ROWS])
 
 
 def _trajectories(window: CarryInspector) -> str:
@@ -77,13 +72,13 @@ def _trajectories(window: CarryInspector) -> str:
     wide = frame.assign(state=states).pivot(index="text", columns="state", values="probability")
     wide = wide.reindex(index=frame["text"].unique(), columns=list(dict.fromkeys(states)))
     caption = "Probability of the followed tokens by the logit lens; the last loop's state is s_0"
-    return _table(caption, wide.reset_index())
+    return frame_html(caption, wide.reset_index())
 
 
 def _drawing(frame: pd.DataFrame, names: Sequence[str], caption: str) -> str:
     """A square per state and concept, as dark as it is likely; the table beside it has the numbers."""
     side, left, top = 22, 34, 18
-    steps = min(len(frame), SHOWN)
+    steps = min(len(frame), SHOWN_ROWS)
     parts = [
         f'<text x="{left + side * column + side / 2}" y="12" text-anchor="middle">{escape(name[:2])}</text>'
         for column, name in enumerate(names)
@@ -110,34 +105,18 @@ def _measured(window: CarryInspector) -> list[str]:
         for name, told in (("kl", "KL divergence in nats"), ("flip_rate", "share of changed answers")):
             wide = frame.pivot(index="edited", columns="read", values=name).add_prefix("read at s_").reset_index()
             caption = f"Effects of handing on {what}, {told}, over {frame['n'].iloc[0]} prompts"
-            parts.append(_table(caption, wide))
+            parts.append(frame_html(caption, wide))
     if window.found.results is not None:
         frame = window.results()
         wide = frame.pivot(index="system", columns="hops", values="accuracy").reindex(frame["system"].unique())
-        parts.append(_table("Trained controls: share of right answers by hops", wide.reset_index()))
+        parts.append(frame_html("Trained controls: share of right answers by hops", wide.reset_index()))
         changes = window.ablations()
         if len(changes):
             wide = changes.pivot(index="change", columns="hops", values="accuracy").reindex(changes["change"].unique())
-            parts.append(_table("The carry's own weights with their states changed", wide.reset_index()))
+            parts.append(frame_html("The carry's own weights with their states changed", wide.reset_index()))
     if window.found.controls is not None:
-        parts.append(_table("The same weights with, without and against the carry", window.controls()))
+        parts.append(frame_html("The same weights with, without and against the carry", window.controls()))
     if window.found.layers is not None:
-        parts.append(_table("The answer read from each layer of the plain model", window.layers()))
-        parts.append(_table("Gradient of the answer's loss by the state handed on", window.gradients()))
+        parts.append(frame_html("The answer read from each layer of the plain model", window.layers()))
+        parts.append(frame_html("Gradient of the answer's loss by the state handed on", window.gradients()))
     return parts
-
-
-def _table(caption: str, frame: pd.DataFrame) -> str:
-    cut = f" (the first {SHOWN} of {len(frame)} rows)" if len(frame) > SHOWN else ""
-    names = [str(name) for name in frame.columns]
-    rows = [
-        [_shown(value, token=name in TOKENS) for name, value in zip(names, row, strict=True)]
-        for row in frame.head(SHOWN).itertuples(index=False, name=None)
-    ]
-    return table_html(caption + cut, [legible(name) for name in names], rows)
-
-
-def _shown(value: Any, *, token: bool) -> str:
-    if isinstance(value, str):
-        return label(value) if token else legible(value)
-    return "–" if value is None or pd.isna(value) else number(value)

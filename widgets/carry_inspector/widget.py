@@ -62,7 +62,7 @@ class CarryInspector(Talking):
     :raises PromptError: a prompt that can't be run.
     """
 
-    _esm = script(HERE, own=PARTS)
+    _esm = script(HERE, "cards", own=PARTS)
     _css = style(HERE, "parts")
 
     def __init__(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from pathlib import Path
 
 from workbench.errors import FlowError
 from workbench.flows import FlowDefinition
+from workbench.trace import replace_file
 
 from .draft import Draft
 
@@ -46,12 +46,7 @@ class Autosave:
             told = f"{old} was changed by someone else and is left as it is; saving to {self.path} from now on"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
-            with part.open("w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(self.path)
+            replace_file(self.path, text.encode())
         except OSError as error:
             raise FlowError(
                 f"the flow could not be saved to {self.path}: {error.strerror or error}. It is safe in this window: "

@@ -37,7 +37,7 @@ class LiveRun(Acting):
     :raises UnknownHookError: ``capture`` matches no hook.
     """
 
-    _esm = script(HERE, "strip", "panels", "layers", "live")
+    _esm = script(HERE, "strip", "cards", "panels", "layers", "live")
     _css = style(HERE, "parts")
 
     def __init__(

@@ -1,18 +1,5 @@
 // What is known about one decision: verdict, terms, tokens, cache, contrast.
 
-function card(title, ...content) {
-  return h("section", { class: "wb-card", "aria-label": title }, h("div", { class: "wb-cardtitle", role: "heading", "aria-level": "4" }, title), ...content);
-}
-const note = (text) => (text ? h("p", { class: "wb-note" }, text) : "");
-function factsList(facts) {
-  return h("dl", { class: "wb-facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
-}
-function svg(tag, properties, ...children) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(properties ?? {})) if (value !== null && value !== undefined) element.setAttribute(name, value);
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
-  return element;
-}
 // A bar to the left or right of a middle line, as long as the value's share of the largest.
 function signedBar(value, largest) {
   const share = largest ? Math.min(Math.abs(value) / largest, 1) * 50 : 0;

@@ -27,6 +27,7 @@ __all__ = [
     "terms_frame",
     "tokens_frame",
     "verdict_of",
+    "with_scalars",
 ]
 
 PLAIN = ("chain", "block", "iteration", "kind", "accepted", "pivot", "log_a", "u", "log_u", "margin", "flagged",
@@ -101,15 +102,17 @@ def verdict_of(track: Track, index: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def with_scalars(decision: Decision, tokens: pd.DataFrame) -> pd.DataFrame:
+    """The ``tokens_frame`` of a decision with the three scalars that the run kept of each row."""
+    scalars = np.concatenate([decision.old_scalars, decision.new_scalars])
+    return tokens.assign(x_tok=scalars[:, 0], lse_1=scalars[:, 1], lse_tau=scalars[:, 2])
+
+
 def programs_frame(track: Track, index: int, texts: TokenTexts) -> pd.DataFrame:
     """``row_stats`` has a program per row: here what each gave, ``program, side, row, …, x_tok, lse_1, lse_tau``."""
-    decision = track.decision(index)
-    tokens = tokens_frame(track, index, texts)
-    scalars = np.concatenate([decision.old_scalars, decision.new_scalars])
-    frame = tokens[["side", "row", "position", "token", "text"]].assign(
-        x_tok=scalars[:, 0], lse_1=scalars[:, 1], lse_tau=scalars[:, 2],
-        alpha_log_p=tokens.alpha_log_p, log_q=tokens.log_q,
-    )  # fmt: skip
+    found = with_scalars(track.decision(index), tokens_frame(track, index, texts))
+    columns = ["side", "row", "position", "token", "text", "x_tok", "lse_1", "lse_tau", "alpha_log_p", "log_q"]
+    frame = found[columns].copy()
     frame.insert(0, "program", range(len(frame)))
     return frame
 

@@ -10,7 +10,7 @@ from workbench.mcmc import Chains, PowerSampler, branch, contrast_of, trace_row,
 from workbench.models import HookedModel
 
 from ..base import Outbox, Window, marked
-from .frames import compare_frame, contrast_frame, kernel_frame
+from .frames import compare_frame, contrast_frame, kernel_frame, tokens_frame
 from .prose import KEYS, PROSE
 from .told import (
     COLUMNS,
@@ -118,7 +118,8 @@ class Talking(Window):
 
     def _answer_tokens(self, content: Mapping[str, Any]) -> None:
         track, index = self._place(content)
-        page = tokens_told(track, index, self.texts, int(content["start"]))
+        frame = tokens_frame(track, index, self.texts)
+        page = tokens_told(track.decision(index), frame, int(content["start"]))
         self.tell("tokens", {"track": track.number, "index": index, "tokens": page})
 
     def _answer_kernel(self, content: Mapping[str, Any]) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from workbench.errors import ChainError
-from workbench.reports import label, legible, number
+from workbench.reports import legible, number
 
-from ..base import table_html
+from ..base import frame_html
 from .tracks import Track
 
 if TYPE_CHECKING:
@@ -19,8 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["stepper_html"]
 
-SHOWN = 60
-"""Rows of a table."""
 LONGEST_PROMPT = 600
 TIMELINE = ("chain", "block", "iteration", "kind", "pivot", "old", "new", "log_a", "log_u", "log_p")
 
@@ -53,7 +48,8 @@ def _track(window: MCMCStepper, track: Track) -> list[str]:
     if not track.shown:
         return [*parts, "<p>No decision yet: step() makes one.</p>"]
     frame = window.frame(track.number)
-    parts.append(_table(f"Decisions of {track.told}", frame[list(TIMELINE)].reset_index(names="decision"), last=True))
+    timeline = frame[list(TIMELINE)].reset_index(names="decision")
+    parts.append(frame_html(f"Decisions of {track.told}", timeline, last=True))
     return [*parts, *_decision(window, track)]
 
 
@@ -69,14 +65,14 @@ def _decision(window: MCMCStepper, track: Track) -> list[str]:
         f"log u = {number(decision.log_u)} {sign} log A = {number(decision.log_a)}; u = {number(decision.u)}.</p>",
         f"<p>Philox: {words}.</p>",
         _axis(decision.log_u, decision.log_a),
-        _table("Terms of log A", window.terms(index, track.number)),
+        frame_html("Terms of log A", window.terms(index, track.number)),
     ]
     tokens = window.tokens(index, track.number).drop(columns=["row", "token", "alpha_log_p"])
-    parts.append(_table("Old and new suffix, and what each token adds to log A", tokens))
+    parts.append(frame_html("Old and new suffix, and what each token adds to log A", tokens))
     programs = window.programs(index, track.number)[["program", "side", "position", "x_tok", "lse_1", "lse_tau"]]
-    parts.append(_table("Inside the kernel: one program a row", programs))
+    parts.append(frame_html("Inside the kernel: one program a row", programs))
     try:
-        parts.append(_table("Keys and values, in positions", window.cache(index, track.number)))
+        parts.append(frame_html("Keys and values, in positions", window.cache(index, track.number)))
     except ChainError as error:
         parts.append(f"<p>{escape(str(error))}</p>")
     return parts
@@ -100,21 +96,3 @@ def _axis(log_u: float, log_a: float) -> str:
         f'<g stroke="none"><text x="{min(x(log_u) + 7, wide - 90):.1f}" y="18">log u {number(log_u)}</text>'
         f'<text x="{min(x(log_a) + 7, wide - 90):.1f}" y="52">log A {number(log_a)}</text></g></svg>'
     )
-
-
-def _table(caption: str, frame: pd.DataFrame, *, last: bool = False) -> str:
-    kept = frame.tail(SHOWN) if last else frame.head(SHOWN)
-    which = "last" if last else "first"
-    cut = f" (the {which} {SHOWN} of {len(frame)} rows)" if len(frame) > SHOWN else ""
-    names: Sequence[str] = [str(name) for name in kept.columns]
-    rows = [
-        [_shown(value, token=name == "text") for name, value in zip(names, row, strict=True)]
-        for row in kept.itertuples(index=False, name=None)
-    ]
-    return table_html(caption + cut, names, rows)
-
-
-def _shown(value: Any, *, token: bool) -> str:
-    if isinstance(value, str):
-        return label(value) if token else legible(value)
-    return "–" if value is None or pd.isna(value) else number(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from workbench.mcmc import Decision, Scalars, Swap, WhatIf, token_terms
 from workbench.reports import legible, number
 
 from ..base import joined_glyphs, json_safe, marked
+from ..reading import GONE, SPECIAL
 from . import frames
 from .tracks import TokenTexts, Track
 
@@ -38,7 +38,6 @@ STRIP_PART = 2048
 """Tokens of each part of the strip at most."""
 STRIP_COLUMNS = ("uid", "position", "label", "origin", "by", "flags", "step", "removed_step", "p", "model_p", "entropy")
 STRIP_ORIGINS = ("prompt", "sampled", "old", "new")
-SPECIAL, GONE = 1, 2
 LONGEST_TEXT = 600
 MOST_TEXTS = 16
 
@@ -94,7 +93,7 @@ def decision_told(track: Track, index: int, texts: TokenTexts) -> tuple[dict[str
         "terms": records_told(frames.terms_frame(track, place)), "strip": strip,
         "largest": float(tokens["share"].abs().max()), "alpha": decision.alpha, "tau": decision.tau,
         "rows": {side: len(ids) for side, ids in (("old", decision.old_tokens), ("new", decision.new_tokens))},
-        "tokens": tokens_told(track, place, texts, 0), "pivot": decision.pivot,
+        "tokens": tokens_told(decision, tokens, 0), "pivot": decision.pivot,
         "cache": None if decision.cache is None else records_told(frames.cache_frame(track, place)),
         "said": _said(track, decision, int(strip["omitted"])),
         "difference": decision.first_difference,
@@ -144,11 +143,12 @@ def _told_swap(swap: Swap) -> str:
     return f"Then chains {swap.first} and {swap.second} {verdict} (log A {number(swap.log_a)}, u {number(swap.u)})."
 
 
-def tokens_told(track: Track, index: int, texts: TokenTexts, start: int) -> dict[str, Any]:
-    """A page of both suffixes: per side ``[label, log p, log q, share, sum, x_tok, lse_1, lse_tau]`` a row."""
-    frame = frames.programs_frame(track, index, texts)
-    tokens = frames.tokens_frame(track, index, texts)
-    frame = frame.assign(log_p=tokens.log_p, share=tokens["share"], sum=tokens["sum"])
+def tokens_told(decision: Decision, tokens: pd.DataFrame, start: int) -> dict[str, Any]:
+    """A page of both suffixes, out of their ``tokens_frame``.
+
+    Per side ``[label, log p, log q, share, sum, x_tok, lse_1, lse_tau]`` a row.
+    """
+    frame = frames.with_scalars(decision, tokens)
     page: dict[str, Any] = {"start": start, "size": TOKENS_PAGE}
     for side in ("old", "new"):
         part = frame[frame.side == side].iloc[start : start + TOKENS_PAGE]
@@ -218,9 +218,8 @@ def supposed_told(found: WhatIf) -> dict[str, Any]:
     return told
 
 
-def records_told(frame: pd.DataFrame, *, tokens: Sequence[str] = ()) -> dict[str, Any]:
-    """A small table; columns named in ``tokens`` hold token texts."""
-    shown = frame.assign(**{name: frame[name].map(marked) for name in tokens}) if tokens else frame
-    rows = shown.astype(object).where(shown.notna(), None).to_numpy().tolist()
-    safe: dict[str, Any] = json_safe({"columns": list(shown.columns), "rows": rows})
+def records_told(frame: pd.DataFrame) -> dict[str, Any]:
+    """A small table."""
+    rows = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
+    safe: dict[str, Any] = json_safe({"columns": list(frame.columns), "rows": rows})
     return safe

@@ -42,7 +42,7 @@ class MCMCStepper(Talking):
     :raises ChainError: a source that is none, or a model that did not make it.
     """
 
-    _esm = script(HERE, "strip", own=PARTS)
+    _esm = script(HERE, "strip", "cards", own=PARTS)
     _css = style(HERE, "parts")
 
     def __init__(

@@ -2,14 +2,16 @@
 
 from .detail import detail
 from .layers import LayerView, checked_directions, norm_matrix, residual_hooks
-from .pages import COLUMNS, ORIGINS, PAGE, page
+from .pages import COLUMNS, GONE, ORIGINS, PAGE, SPECIAL, page
 from .reading import Branching, Item, Reading
 from .steps import StepView
 
 __all__ = [
     "COLUMNS",
+    "GONE",
     "ORIGINS",
     "PAGE",
+    "SPECIAL",
     "Branching",
     "Item",
     "LayerView",

@@ -14,7 +14,7 @@ from workbench.reports import legible
 from ..base import joined_glyphs, marked
 from .reading import PROMPT, Item, Reading
 
-__all__ = ["COLUMNS", "ORIGINS", "PAGE", "page"]
+__all__ = ["COLUMNS", "GONE", "ORIGINS", "PAGE", "SPECIAL", "page"]
 
 PAGE = 2048
 """Items of one page: 90 kB of numbers, and texts."""

@@ -45,7 +45,7 @@ class ResidualView(Window):
     :raises ReportError: a trace of another model, or a mode that does not exist.
     """
 
-    _esm = script(HERE, "panels", "layers", "grid")
+    _esm = script(HERE, "cards", "panels", "layers", "grid")
     _css = style(HERE, "parts")
 
     def __init__(

@@ -41,7 +41,7 @@ class TraceExplorer(Window):
     :raises ValueError: a direction of another size.
     """
 
-    _esm = script(HERE, "strip", "heat", "panels", "layers")
+    _esm = script(HERE, "strip", "heat", "cards", "panels", "layers")
     _css = style(HERE, "parts")
 
     def __init__(

@@ -38,6 +38,8 @@ __all__ = [
     "save_adapter",
 ]
 
+WIDEST_WITHOUT_WEIGHTS = 1 << 20
+"""Largest width of a saved adapter that has no parameters."""
 EPSILON = 1e-8
 """Added to mean squares before the root, so that a zero state stays zero instead of becoming NaN."""
 
@@ -275,9 +277,16 @@ def load_adapter(path: str | Path) -> Adapter:
         raise CarryError(f"{path} can't be read as an adapter: {error}") from error
     if told is None:
         raise CarryError(f"{path} is a safetensors file but no adapter: its header says nothing of one")
-    adapter = make_adapter(**json.loads(told))
     try:
+        config = json.loads(told)
+        # Before anything of that size is made: some weight has an axis of the width, unless there are none at all.
+        widest = max((size for weight in weights.values() for size in weight.shape), default=WIDEST_WITHOUT_WEIGHTS)
+        if not isinstance(config, dict) or not 1 <= int(config["d_model"]) <= widest:
+            raise CarryError(f"{path} is no adapter: its header asks for a width that its weights do not have")
+        adapter = make_adapter(**config)
         adapter.load_state_dict(weights)
-    except RuntimeError as error:
+    except CarryError:
+        raise
+    except (RuntimeError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CarryError(f"{path} holds other weights than its header says: {error}") from error
     return adapter

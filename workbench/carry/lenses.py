@@ -110,7 +110,7 @@ class JacobianLens:
                 exits = [Exit(layer=layer, loop=loop) for layer, loop in json.loads(about["exits"])]
                 matrices = {exit: file.get_tensor(str(index)) for index, exit in enumerate(exits)}
                 return cls(matrices=matrices, samples=int(about["samples"]))
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
+        except (OSError, SafetensorError, KeyError, ValueError, TypeError, RecursionError) as error:
             raise CarryError(f"{path} can't be read as a Jacobian lens: {error!r}") from error
 
 

@@ -177,6 +177,6 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(str(path), framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             told = json.loads((file.metadata() or {}).get("plan", "{}"))
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise CarryError(f"{path} can't be read as a training's state: {error}. Remove it to start anew.") from error
     return tensors, told

@@ -15,10 +15,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import CarryError, TraceError
+from ..trace import file_within, read_json
 
 __all__ = ["CarryTrace"]
 
 FORMAT = 1
+MOST_BYTES = 64 << 20
+"""Of ``carry.json``."""
 TENSORS = ("e", "x", "s", "carried", "injection", "residuals", "loop_x", "loop_s", "loop_residuals")
 
 
@@ -169,21 +172,26 @@ class CarryTrace:
         """
         source = Path(directory)
         try:
-            told = json.loads((source / "carry.json").read_text("utf-8"))
-            tensors = load_file(source / "carry.safetensors")
+            told = read_json(file_within(source, "carry.json"), MOST_BYTES)
+            tensors = load_file(file_within(source, "carry.safetensors"))
         except (OSError, ValueError, SafetensorError) as error:
             raise TraceError(f"{source} can't be read as a carry trace: {error}") from error
         if not isinstance(told, dict) or told.get("format") != FORMAT or not set(TENSORS) <= set(tensors):
             raise TraceError(f"{source} is no carry trace of format {FORMAT}")
         known = {one.name for one in fields(cls)}
-        return cls(
-            ids=tuple(told["ids"]),
-            texts=tuple(told["texts"]),
-            prompt_length=told["prompt_length"],
-            pauses=told["pauses"],
-            config=told["config"],
-            **{name: value for name, value in tensors.items() if name in known},
-        )
+        try:
+            made = cls(
+                ids=tuple(told["ids"]),
+                texts=tuple(told["texts"]),
+                prompt_length=told["prompt_length"],
+                pauses=told["pauses"],
+                config=told["config"],
+                **{name: value for name, value in tensors.items() if name in known},
+            )
+            _check(made)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise TraceError(f"{source} is damaged: {error}") from error
+        return made
 
     def __repr__(self) -> str:
         answer = len(self.ids) - self.prompt_length - self.pauses
@@ -200,6 +208,33 @@ class CarryTrace:
             for row in self.rows()
         )
         return f"<p>{escape(repr(self))}</p><table><tr>{head}</tr>{body}</table>"
+
+
+def _check(trace: CarryTrace) -> None:
+    """:raises ValueError: what was read from a file does not fit together."""
+    length, prompt, pauses, config = len(trace.ids), trace.prompt_length, trace.pauses, trace.config
+    whole = all(type(value) is int and 0 <= value < 2**31 for value in (prompt, pauses, *trace.ids, *config["band"]))
+    if not whole or not 1 <= prompt <= prompt + pauses <= length:
+        raise ValueError("its spans do not fit its tokens")
+    if len(trace.texts) != length or not all(isinstance(text, str) for text in trace.texts):
+        raise ValueError("it has not one text for each token")
+    if not isinstance(config["mode"], str) or not isinstance(config["adapter"], dict):
+        raise ValueError("its config is of another form")
+    (layers, _, width), (first, last), loops = trace.residuals.shape, trace.band, len(trace.loop_s)
+    if not 0 <= first < last <= layers or not loops:
+        raise ValueError(f"its band {first}:{last} is none of {layers} layers")
+    at, handed, in_loops = (length, width), (length - prompt, width), (loops, prompt, width)
+    shapes = {
+        "e": at, "x": at, "s": at, "carried": handed, "injection": handed, "residuals": (layers, *at),
+        "loop_x": in_loops, "loop_s": in_loops, "loop_residuals": (loops, last - first, prompt, width),
+    }  # fmt: skip
+    if trace.attention is not None:
+        heads = trace.attention.shape[2]
+        shapes["attention"] = (trace.steps, layers - first, heads, length)
+    for name, shape in shapes.items():
+        value = getattr(trace, name)
+        if tuple(value.shape) != shape or not value.is_floating_point():
+            raise ValueError(f"{name} has shape {tuple(value.shape)} of {value.dtype}; floats of {shape} are expected")
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 
 from ..errors import WorkbenchError
-from . import carry, chains, flow, listing, reading, reporting, running, sweep, trace
+from . import carry, chains, demo, flow, listing, reading, reporting, running, sweep, trace
 from .commands import AS_WRITTEN, Commands, say
 
 __all__ = ["main", "parser"]
@@ -60,6 +60,6 @@ def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
     made = argparse.ArgumentParser(prog="workbench", description=ABOUT, epilog=EPILOG, formatter_class=AS_WRITTEN)
     commands = Commands(made)
-    for module in (listing, running, reading, reporting, flow, carry, chains, sweep, trace):
+    for module in (demo, listing, running, reading, reporting, flow, carry, chains, sweep, trace):
         module.add(commands)
     return made

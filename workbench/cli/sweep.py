@@ -12,11 +12,11 @@ from .commands import Commands, say
 __all__ = ["add"]
 
 RUN = "workbench sweep data/sweeps/sums.json --out runs/sums --workers 2"
-AGAIN = "workbench sweep data/sweeps/sums.json --out runs/sums   # goes on where it was broken off"
+ON_RAY = "workbench sweep data/sweeps/sums.json --out runs/sums --ray"
 
 
 def add(commands: Commands) -> None:
-    parser = commands.add("sweep", _sweep, "run prompts x mods x seeds x models into one table", RUN, AGAIN)
+    parser = commands.add("sweep", _sweep, "run prompts x mods x seeds x models into one table", RUN, ON_RAY)
     parser.add_argument("file", type=Path, metavar="FILE.json", help="models, prompts, mods, seeds; see docs/sweeps.md")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="where the table goes; what is there stays"

@@ -23,7 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m workbench.compat", description=ABOUT)
     parser.add_argument("--replace", action="store_true", help="hide real packages of these names for this run")
     parser.add_argument("script", help="the script to run; it is Python and does whatever it says")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script finds in sys.argv")
+    rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script finds in sys.argv")
+    rest.required = False  # else argparse asks for them too where the script is missing
     options = parser.parse_args(arguments)
     path = Path(options.script)
     if not path.is_file():

@@ -6,8 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ..errors import InvalidActionError
-from .events import Added, ForwardPass, ModEvent, Prefilled, Sampled
+from .checks import token_ids
+from .events import Added, ForwardPass, ModEvent, Prefilled, Sampled, event_given
+from .tensor import top_logprobs
 
 __all__ = [
     "ActionBuilder",
@@ -25,8 +29,15 @@ __all__ = [
 ]
 
 
+def _ids(tokens: Iterable[int], what: str) -> list[int]:
+    return token_ids(tokens, what, InvalidActionError)
+
+
 class ModAction:
-    """One answer of a mod."""
+    """One answer of a mod.
+
+    :raises InvalidActionError: by those with tokens or a number, if it was given something else.
+    """
 
 
 @dataclass
@@ -36,13 +47,13 @@ class Noop(ModAction):
 
 @dataclass
 class AdjustedPrefill(ModAction):
-    """Replace the prompt, and the output limit unless that is None."""
+    """Replace the prompt, and the output limit unless that is None or 0."""
 
     tokens: list[int]
     max_steps: int | None = None
 
     def __post_init__(self) -> None:
-        self.tokens = list(self.tokens)
+        self.tokens = _ids(self.tokens, "AdjustedPrefill")
 
 
 @dataclass
@@ -54,7 +65,7 @@ class ForceTokens(ModAction):
     """Whether they will be taken back: our own self-prompts say so, and the engine then does not count them."""
 
     def __post_init__(self) -> None:
-        self.tokens = list(self.tokens)
+        self.tokens = _ids(self.tokens, "ForceTokens")
 
 
 @dataclass
@@ -64,6 +75,10 @@ class AdjustedLogits(ModAction):
     logits: Any = field(repr=False)
     token_temp: float | None = None
 
+    def top_k_logprob(self, k: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Log-probabilities and ids of the ``k`` likeliest tokens, best first, both of shape ``(1, k)``."""
+        return top_logprobs(self.logits, k)
+
 
 @dataclass
 class ForceOutput(ModAction):
@@ -72,7 +87,7 @@ class ForceOutput(ModAction):
     tokens: list[int]
 
     def __post_init__(self) -> None:
-        self.tokens = list(self.tokens)
+        self.tokens = _ids(self.tokens, "ForceOutput")
 
 
 @dataclass
@@ -90,8 +105,11 @@ class Backtrack(ModAction):
     tokens: list[int] | None = None
 
     def __post_init__(self) -> None:
-        self.n = int(self.n)
-        self.tokens = None if self.tokens is None else list(self.tokens)
+        try:
+            self.n = int(self.n)
+        except (TypeError, ValueError):
+            raise InvalidActionError(f"Backtrack takes the number of tokens to take back, got {self.n!r}") from None
+        self.tokens = None if self.tokens is None else _ids(self.tokens, "Backtrack")
 
 
 @dataclass
@@ -129,13 +147,15 @@ def validate_action(event: ModEvent, action: ModAction | None) -> ModAction:
     """The action, or a ``Noop`` for None.
 
     :raises InvalidActionError: it is no action, or none that this event allows.
+    :raises TypeError: ``event`` is none.
     """
+    event_given(event)
     if action is None:
         return Noop()
     if not isinstance(action, ModAction):
         raise InvalidActionError(
             f"a mod answered {type(event).__name__} with {type(action).__name__} {str(action)[:40]!r}: return None or "
-            "what a method of `actions` gives"
+            "one action, as the methods of `actions` give them"
         )
     kinds = [kind for kind in ALLOWED if isinstance(action, kind)]
     if kinds and not isinstance(event, ALLOWED[kinds[0]]):
@@ -161,7 +181,7 @@ class ActionBuilder:
     __slots__ = ("event",)
 
     def __init__(self, event: ModEvent) -> None:
-        self.event = event
+        self.event = event_given(event)
 
     def _allowed(self, action: ModAction) -> Any:
         return validate_action(self.event, action)
@@ -170,21 +190,23 @@ class ActionBuilder:
         return Noop()
 
     def adjust_prefill(self, tokens: Iterable[int], max_steps: int | None = None) -> AdjustedPrefill:
-        made: AdjustedPrefill = self._allowed(AdjustedPrefill(list(tokens), max_steps))
+        made: AdjustedPrefill = self._allowed(AdjustedPrefill(_ids(tokens, "adjust_prefill()"), max_steps))
         return made
 
     def force_tokens(self, tokens: Iterable[int]) -> ForceTokens:
-        made: ForceTokens = self._allowed(ForceTokens(list(tokens)))
+        made: ForceTokens = self._allowed(ForceTokens(_ids(tokens, "force_tokens()")))
         return made
 
-    def adjust_logits(self, logits: Any, token_temp: float | None = None) -> AdjustedLogits:
-        made: AdjustedLogits = self._allowed(AdjustedLogits(logits, token_temp))
+    def adjust_logits(self, logits: Any = None, token_temp: float | None = None) -> AdjustedLogits:
+        """Other logits, or without any the event's own: with a temperature for this one token, say."""
+        given = self.event.logits if logits is None and isinstance(self.event, ForwardPass) else logits
+        made: AdjustedLogits = self._allowed(AdjustedLogits(given, token_temp))
         return made
 
     adjusted_logits = adjust_logits
 
     def force_output(self, tokens: Iterable[int]) -> ForceOutput:
-        made: ForceOutput = self._allowed(ForceOutput(list(tokens)))
+        made: ForceOutput = self._allowed(ForceOutput(_ids(tokens, "force_output()")))
         return made
 
     def tool_calls(self, payload: Any) -> ToolCalls:
@@ -198,7 +220,7 @@ class ActionBuilder:
         count = n if steps is None else steps
         if count is None:
             raise TypeError("backtrack() needs the number of tokens to take back")
-        made: Backtrack = self._allowed(Backtrack(count, None if tokens is None else list(tokens)))
+        made: Backtrack = self._allowed(Backtrack(count, None if tokens is None else _ids(tokens, "backtrack()")))
         return made
 
     def emit_error(self, err_str: str) -> EmitError:

@@ -109,9 +109,10 @@ def sdk_event(event: Event) -> ModEvent | None:
     match event:
         case engine.Prefilled():
             info = ContextInfo(event.tokens, len(event.tokens))
-            return Prefilled(event.request_id, step, so_far, event.max_new_tokens, info)
+            return Prefilled(event.request_id, step, so_far, event.max_new_tokens, info, input_ids=event.tokens)
         case engine.ForwardPass():
-            return ForwardPass(event.request_id, step, Tensor.of_logits(event.logits), so_far)
+            logits, context = Tensor.of_logits(event.logits), event.request.tokens
+            return ForwardPass(event.request_id, step, logits, tokens_so_far_len=so_far, input_ids=context)
         case engine.Sampled():
             return Sampled(event.request_id, step, event.token, so_far)
         case engine.Added():
@@ -129,7 +130,7 @@ def sdk_action(answer: ModAction, actions: engine.ActionBuilder) -> Action:
         case Noop():
             return actions.noop()
         case AdjustedPrefill(tokens=tokens, max_steps=most):
-            return actions.adjust_prefill(tokens, most)
+            return actions.adjust_prefill(tokens, most if most is not None and most > 0 else None)
         case AdjustedLogits(logits=logits, token_temp=temperature):
             return actions.adjust_logits(vocabulary_row(logits), temperature)
         case ForceTokens(tokens=tokens, scratch=scratch):

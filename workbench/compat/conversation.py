@@ -11,6 +11,7 @@ from contextvars import ContextVar, Token
 from typing import Any
 
 from ..engine import tool_call_pairs as all_pairs
+from ..errors import CompatError
 from .remembering import remember
 
 __all__ = [
@@ -32,8 +33,11 @@ _lock = threading.Lock()
 
 
 def set_conversation(request_id: str, messages: Sequence[Mapping[str, Any]]) -> None:
-    """Keep a copy of a request's messages until ``clear_conversation``."""
-    kept = [copy.deepcopy(dict(message)) for message in messages]
+    """Keep a copy of a request's messages until ``clear_conversation``.
+
+    :raises CompatError: they are no list of messages.
+    """
+    kept = [copy.deepcopy(dict(message)) for message in _messages(messages)]
     with _lock:
         remember(_conversations, request_id, kept)  # a request that failed is never cleared
 
@@ -95,9 +99,21 @@ def tool_call_pairs(messages: Sequence[Mapping[str, Any]] | None = None) -> list
     """Each tool call of ``messages`` (the active request's, if None) with the tool message that answers it.
 
     Calls that nobody answered are left out.
+
+    :raises CompatError: ``messages`` is no list of messages.
     """
-    found = all_pairs(get_conversation() if messages is None else messages)
+    found = all_pairs(get_conversation() if messages is None else _messages(messages))
     return [(call, reply) for call, reply in found if reply is not None]
+
+
+def _messages(messages: Any) -> Sequence[Mapping[str, Any]]:
+    listed = isinstance(messages, Sequence) and not isinstance(messages, str)
+    if not listed or not all(isinstance(message, Mapping) for message in messages):
+        raise CompatError(
+            f'a conversation is a list of messages such as {{"role": "user", "content": "…"}}, got {messages!r:.60}'
+        )
+    given: Sequence[Mapping[str, Any]] = messages
+    return given
 
 
 def _checked(request_id: str | None) -> str | None:

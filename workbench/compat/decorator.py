@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -22,9 +23,9 @@ def mod(handler: Handler) -> ModCallable:
     handler answers. It also has what the engine asks of a mod (``name``, ``capture``, ``handle``, ``describe``), so
     ``Session(model, mods=[it])`` works.
 
-    :raises TypeError: ``handler`` can't be called.
+    :raises TypeError: ``handler`` can't be called with these three.
     """
-    if not callable(handler):
+    if not callable(handler) or not _takes_three(handler):
         raise TypeError(f"@mod wraps a function handler(event, actions, tokenizer), got {handler!r}")
 
     def call(event: ModEvent, tokenizer: Any = None) -> ModAction:
@@ -35,6 +36,16 @@ def mod(handler: Handler) -> ModCallable:
     inside = SdkMod(call, name=name)
     call.__dict__.update(name=name, capture=inside.capture, handle=inside.handle, describe=inside.describe)
     return call
+
+
+def _takes_three(handler: Handler) -> bool:
+    try:
+        inspect.signature(handler, follow_wrapped=False).bind(None, None, None)
+    except TypeError:
+        return False
+    except ValueError:  # one written in C, which says nothing of itself
+        return True
+    return True
 
 
 create_mod = mod

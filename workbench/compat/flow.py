@@ -6,16 +6,19 @@ import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
 
 from ..errors import CompatError
 from .actions import ActionBuilder, ModAction, Noop
+from .checks import callable_given
 from .events import Added, ForwardPass, ModEvent, Prefilled
 from .flow_question import (
     FlowDefinition,
     FlowQuestion,
     FlowRoute,
     FlowState,
+    NeededState,
     RequestState,
     RouteKind,
     RouteTarget,
@@ -28,7 +31,7 @@ from .flow_question import (
     route_tool,
 )
 from .remembering import remember
-from .self_prompt import PromptState, SelfPrompt
+from .self_prompt import PromptState, SelfPrompt, answer_text
 from .tokenizer import tokenize
 
 __all__ = [
@@ -57,6 +60,10 @@ class Progress:
 
     definition: FlowDefinition | None
     """The flow that was entered last, whose summary is asked for."""
+    question: FlowQuestion | None = None
+    """The question that was answered last."""
+    answer: str = ""
+    """What the model gave for it."""
     recorded: bool = False
     """Whether the present question's answer is on record."""
     saying: list[int] = field(default_factory=list)
@@ -68,6 +75,8 @@ class FlowEngine:
 
     ``flows`` are the definitions whose summaries may be asked for. ``state_factory(request_id)`` makes the state that
     callbacks read. ``_states`` and ``_constraints`` may be looked at.
+
+    :raises CompatError: one of the arguments is something else, or the flow leads where none can.
     """
 
     def __init__(
@@ -79,8 +88,10 @@ class FlowEngine:
         if not isinstance(entry_question, (FlowQuestion, FlowDefinition)):
             raise CompatError(f"entry_question is a FlowQuestion or a FlowDefinition, got {entry_question!r}")
         self.entry_question = entry_question
+        if not isinstance(flows, (Mapping, NoneType)):
+            raise CompatError(f"flows is a mapping of names to FlowDefinition, got {flows!r}")
         self.flows = dict(flows or {})
-        self.state_factory = state_factory or RequestState
+        self.state_factory = callable_given(state_factory or RequestState, "state_factory is a function of request_id")
         self._states: OrderedDict[str, Any] = OrderedDict()
         self._constraints: dict[str, SelfPrompt] = {}
         self._asked: dict[str, FlowQuestion] = {}
@@ -105,7 +116,12 @@ class FlowEngine:
     def _get_state(self, request_id: str) -> Any:
         """The user's state of a request, made if there is none."""
         if request_id not in self._states:
-            remember(self._states, request_id, self.state_factory(request_id))
+            made = self.state_factory(request_id)
+            if not isinstance(made, NeededState):
+                raise CompatError(
+                    f"state_factory gave {made!r}: a state has request_id, current_question, pending_route and answers"
+                )
+            remember(self._states, request_id, made)
         return self._states[request_id]
 
     # Events ------------------------------------------------------------------------------------------------
@@ -155,12 +171,12 @@ class FlowEngine:
         """Record an answer that is there; once all of the question is done, go where it leads and say so."""
         if asked.answered and not progress.recorded:
             progress.recorded = True
-            text = str(tokenizer.decode(asked.answer_tokens))
-            trim = getattr(asked.compiled, "trim_answer", None)  # a strategy of the user's own may lack it
-            self._record(question, text if trim is None else trim(text), state)
+            progress.question = question
+            progress.answer = answer_text(asked, tokenizer)
+            self._record(question, progress.answer, state)
         if not asked.completed:
             return False
-        self._go(self._next(question, state), state, progress)
+        self._go(self._next(question, progress.answer, state), state, progress)
         return True
 
     # Answers -----------------------------------------------------------------------------------------------
@@ -180,16 +196,16 @@ class FlowEngine:
     @staticmethod
     def _record(question: FlowQuestion, answer: str, state: Any) -> None:
         state.answers[question.name] = answer
-        for assign in question.assigns:
+        for assign in question.assignments:
             assign(state, answer)
 
     @staticmethod
-    def _next(question: FlowQuestion, state: Any) -> RouteTarget:
-        key = normalised(state.answers[question.name])
+    def _next(question: FlowQuestion, answer: str, state: Any) -> RouteTarget:
+        key = normalised(answer)
         if key in question.transitions:
             return question.transitions[key]
-        found = (branch(state) for branch in question.branches)
-        return next((target for target in found if target is not None), question.default)
+        found = (branch(state) for branch in question.branch_resolvers)
+        return next((target for target in found if target is not None), question.default_route)
 
     def _go(self, target: RouteTarget, state: Any, progress: Progress) -> None:
         """Follow a target to a question that is asked, a route that is due at the next pass, or the end."""
@@ -200,13 +216,14 @@ class FlowEngine:
             if isinstance(target, FlowDefinition):
                 progress.definition, target = target, target.root
             if isinstance(target, FlowQuestion):
-                answer = target.auto_answer(state) if target.auto_answer is not None else None
+                answer = target.auto_answer(state)
                 if answer is None:
                     self._constraint(target).forget(state.request_id)
                     state.current_question, progress.recorded = target, False
                     return
+                progress.question = target
                 self._record(target, answer, state)
-                target = self._next(target, state)
+                target = self._next(target, answer, state)
             elif target is None or (isinstance(target, FlowRoute) and target.kind is RouteKind.NOOP):
                 return
             elif isinstance(target, (FlowRoute, str)):
@@ -248,7 +265,8 @@ class FlowEngine:
         return actions.force_tokens(progress.saying) if progress.saying else None
 
     def _summary(self, message: str, state: Any, progress: Progress) -> str:
-        known = [progress.definition, *self.flows.values()]
+        holding = [one for one in self.flows.values() if progress.question in one.all_questions()]
+        known = [*holding, progress.definition, *self.flows.values()]
         builders = [one.summary_builder for one in known if one is not None and one.summary_builder is not None]
         if builders:
             return str(builders[0](state))
@@ -271,4 +289,9 @@ def _call(fn: Callable[..., Any], actions: ActionBuilder, state: Any, tokenizer:
     names = _required(fn)
     if len(names) == 1:
         return fn(state)
+    if len(names) not in (0, 3):
+        raise CompatError(
+            f"a flow can't lead to {fn!r}, which takes {', '.join(names)}: a function is given the state, or (actions, "
+            "state, tokenizer)"
+        )
     return fn(state, actions, tokenizer) if names[1:2] == ["actions"] else fn(actions, state, tokenizer)

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import CompatError
+from ..flows import EraseMode
+from .checks import member, text_given, token_ids
 from .strategy_constructor import ChoicesStrat, ListStrat, StrategyConstructor
 
-__all__ = ["checked_prompt", "masked", "places_of", "suffix_of", "with_choices"]
+__all__ = ["checked_prompt", "erase_mode", "masked", "places_of", "suffix_of", "with_choices"]
 
 
 def masked(logits: Any, allowed: Any, barred: Any, value: float) -> Any:
@@ -51,7 +53,14 @@ def checked_prompt(prompt: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     if not isinstance(prompt, Mapping) or set(prompt) not in ({"text"}, {"tokens"}):
         raise CompatError(f'a prompt is {{"text": "…"}} or {{"tokens": […]}}, got {prompt!r}')
-    return dict(prompt)
+    if "tokens" in prompt:
+        return {"tokens": token_ids(prompt["tokens"], "a prompt's 'tokens'")}
+    return {"text": text_given(prompt["text"], "a prompt's 'text'")}
+
+
+def erase_mode(erase: EraseMode | str | None) -> EraseMode:
+    """What to erase; None erases nothing."""
+    return EraseMode.NONE if erase is None else member(EraseMode, erase, "what to erase")
 
 
 def suffix_of(completion: str | Mapping[str, Any] | None) -> str:
@@ -73,6 +82,6 @@ def with_choices(strategy: StrategyConstructor, responses: Sequence[str], idx: i
             elements[place] = ChoicesStrat(responses)
             return ListStrat(
                 elements[0] if single else elements, strategy.open, strategy.close, strategy.wrap, strategy.sep,
-                strategy.end_with, strategy.min, strategy.max,
+                strategy.min, strategy.max, strategy.end_with,
             )  # fmt: skip
     raise CompatError(f"refresh_responses: {type(strategy).__name__} has no choices at {idx if idx is not None else 0}")

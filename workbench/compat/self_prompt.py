@@ -5,30 +5,22 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 from ..errors import CompatError
+from ..flows import EraseMode
 from .actions import ActionBuilder, ModAction
 from .decorator import ModCallable, mod
 from .events import Added, ForwardPass, ModEvent, Prefilled
-from .prompt_parts import checked_prompt, masked, places_of, suffix_of, with_choices
+from .prompt_parts import checked_prompt, erase_mode, masked, places_of, suffix_of, with_choices
 from .remembering import remember
 from .strategy_base import OpenEnded, Strategy
-from .strategy_constructor import StrategyConstructor
+from .strategy_constructor import StrategyConstructor, strategy_given
 from .tokenizer import tokenize
 
 __all__ = ["EraseMode", "PromptState", "SelfPrompt", "self_prompt_mod"]
-
-
-class EraseMode(StrEnum):
-    """What leaves the text once the answer is complete: nothing, all but the answer, or everything."""
-
-    NONE = "none"
-    PROMPT = "prompt"
-    ALL = "all"
 
 
 @dataclass(slots=True)
@@ -50,6 +42,8 @@ class PromptState:
     undecided: bool = False
     """The answer may end here or go on: the next logits tell."""
     answered: bool = False
+    answer: list[int] = field(default_factory=list)
+    """The answer's tokens without what only marks its end, once it is there."""
     suffix_pending: bool = False
     backtrack_n: int = 0
     backtrack_reinject: list[int] | None = None
@@ -78,18 +72,16 @@ class SelfPrompt:
         prompt: Mapping[str, Any] | None = None,
         strategy: StrategyConstructor | None = None,
         completion: str | Mapping[str, Any] | None = None,
-        erase: EraseMode | str = EraseMode.NONE,
+        erase: EraseMode | str | None = EraseMode.NONE,
         argmax_sampling: bool = False,
         mask_value: float = -1e9,
     ) -> None:
-        if not isinstance(strategy, StrategyConstructor):
-            raise CompatError(f"a self-prompt needs a strategy such as ChoicesStrat([…]), got {strategy!r}")
         self.prompt = checked_prompt(prompt)
-        self.strategy = strategy
+        self.strategy = strategy_given(strategy, "a self-prompt needs a strategy")
         self.suffix = suffix_of(completion)
-        self.erase = EraseMode(erase)
+        self.erase = erase_mode(erase)
         self.argmax_sampling = argmax_sampling
-        self.mask_value = mask_value
+        self.mask_value = float(mask_value)
         self.suffix_with_all = False
         """Whether the suffix is forced though all will be erased: a flow does that."""
         self._states: OrderedDict[str, PromptState] = OrderedDict()
@@ -135,9 +127,9 @@ class SelfPrompt:
         return state is not None and state.completed
 
     def answer_tokens(self, request_id: str) -> list[int] | None:
-        """The answer's tokens so far; None before the request was heard of."""
+        """The answer's tokens, without a mark that only ends it; None until ``is_complete``."""
         state = self._states.get(request_id)
-        return None if state is None else list(state.answer_tokens)
+        return list(state.answer) if state is not None and state.completed else None
 
     def refresh_responses(
         self, responses: Sequence[str], request_id: str | None = None, idx: int | None = None
@@ -235,7 +227,7 @@ class SelfPrompt:
             state.undecided = strategy.may_end(state.strat_state)
             complete = state.undecided and not strategy.allowed_tokens(state.strat_state, tokenizer)
         if complete:
-            self._answered(state)
+            self._answered(state, tokenizer)
 
     def _decide(self, state: PromptState, event: ForwardPass, tokenizer: Any) -> None:
         """End an answer that could go on, unless the model's likeliest token goes on with it."""
@@ -244,10 +236,13 @@ class SelfPrompt:
         places = places_of(going_on, row.size)
         state.undecided = False
         if not places.size or row[places].max() < row.max():
-            self._answered(state)
+            self._answered(state, tokenizer)
 
-    def _answered(self, state: PromptState) -> None:
+    def _answered(self, state: PromptState, tokenizer: Any) -> None:
         state.answered, state.undecided = True, False
+        text = answer_text(state, tokenizer)
+        whole = text == tokenizer.decode(state.answer_tokens)
+        state.answer = list(state.answer_tokens) if whole else tokenize(text, tokenizer)
         state.suffix_pending = bool(state.suffix_tokens) and (self.suffix_with_all or self.erase is not EraseMode.ALL)
         if not state.suffix_pending:
             self._finish(state, [])
@@ -260,6 +255,13 @@ class SelfPrompt:
         state.completed = not state.backtrack_scheduled
 
 
+def answer_text(state: PromptState, tokenizer: Any) -> str:
+    """The text of the answer so far, without what only marks its end."""
+    text = str(tokenizer.decode(state.answer_tokens))
+    trim = getattr(state.compiled, "trim_answer", None)  # a strategy of the user's own may lack it
+    return text if trim is None else str(trim(text))
+
+
 def _may_come(strategy: Strategy, state: Any, token: int, tokenizer: Any) -> bool:
     """Whether our own strategies allow a token; a user's may name only some, so it is not asked."""
     return not isinstance(strategy, OpenEnded) or token in strategy.allowed_tokens(state, tokenizer)
@@ -269,7 +271,7 @@ def self_prompt_mod(
     prompt: Mapping[str, Any] | None = None,
     strategy: StrategyConstructor | None = None,
     completion: str | Mapping[str, Any] | None = None,
-    erase: EraseMode | str = EraseMode.NONE,
+    erase: EraseMode | str | None = EraseMode.NONE,
     argmax_sampling: bool = False,
     mask_value: float = -1e9,
 ) -> ModCallable:

@@ -102,8 +102,9 @@ def decode_token(tokenizer: Any, token_id: int) -> str:
 
 
 def require_token_ids(tokenizer: Any) -> set[int]:
-    """Every token id of a tokenizer, from its ``get_vocab()``."""
-    return {int(token) for token in tokenizer.get_vocab().values()}
+    """Every token id of a tokenizer: those of its ``get_vocab()``, or as many as its length says."""
+    listed = getattr(tokenizer, "get_vocab", None)  # a tokenizer of the user's own may lack it
+    return set(range(len(tokenizer))) if listed is None else {int(token) for token in listed().values()}
 
 
 KEPT_VOCABULARIES = 4
@@ -155,10 +156,8 @@ def vocabulary(tokenizer: Any) -> Vocabulary:
     """The vocabulary of a tokenizer; the last few are remembered."""
     with _lock:
         if id(tokenizer) not in _vocabularies:
-            _vocabularies[id(tokenizer)] = (tokenizer, Vocabulary(tokenizer))
+            remember(_vocabularies, id(tokenizer), (tokenizer, Vocabulary(tokenizer)), KEPT_VOCABULARIES)
         _vocabularies.move_to_end(id(tokenizer))
-        while len(_vocabularies) > KEPT_VOCABULARIES:
-            _vocabularies.popitem(last=False)
         return _vocabularies[id(tokenizer)][1]
 
 

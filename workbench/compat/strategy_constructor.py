@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import abc
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from ..errors import CompatError
+from .checks import member, text_given
 from .strategy_base import Strategy
 from .strategy_list import ListStrategy
 from .strategy_primitives import (
@@ -25,15 +26,27 @@ __all__ = [
     "StrategyConstructor",
     "UntilEndType",
     "UntilStrat",
+    "strategy_given",
 ]
 
 
-class StrategyConstructor(abc.ABC):
+@runtime_checkable
+class StrategyConstructor(Protocol):
     """Something a strategy is made of; users make their own by giving ``into_strategy``."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def into_strategy(self, tokenizer: Any) -> Strategy:
         """The strategy for this tokenizer."""
+
+
+def strategy_given(strategy: Any, what: str) -> StrategyConstructor:
+    """``strategy``, which is one.
+
+    :raises CompatError: it is not.
+    """
+    if isinstance(strategy, type) or not isinstance(strategy, StrategyConstructor):
+        raise CompatError(f"{what} such as ChoicesStrat([…]), got {strategy!r}")
+    return strategy
 
 
 class ChoicesStrat(StrategyConstructor):
@@ -54,12 +67,12 @@ class ChoicesStrat(StrategyConstructor):
 class UntilStrat(StrategyConstructor):
     """Text that begins with ``start`` (nothing, if empty) up to ``end``.
 
-    :raises CompatError: no end to stop at.
+    :raises CompatError: no end to stop at, no such kind of end, or a start that is no text.
     """
 
     def __init__(self, start: str | None, end_type: UntilEndType | str, end: str = "\n") -> None:
-        self.start = start or ""
-        self.end_type = UntilEndType(end_type)
+        self.start = text_given(start or "", "UntilStrat's start")
+        self.end_type = member(UntilEndType, end_type, "UntilStrat's end_type")
         self.end = "\n" if self.end_type is UntilEndType.NEWLINE else end
         if not isinstance(self.end, str) or not self.end:
             raise CompatError(f"UntilStrat needs a text to end at, got {end!r}")
@@ -71,26 +84,35 @@ class UntilStrat(StrategyConstructor):
 class CharsStrat(StrategyConstructor):
     """Characters of a kind: at most ``stop`` of them, or up to the text ``stop``; at least ``min``.
 
-    :raises CompatError: a stop that is neither a number of at least 1 nor a text, or a minimum above it.
+    :raises CompatError: a stop that is neither a number of at least 1 nor a text, a minimum above it, or no such mode.
     """
 
-    def __init__(self, mode: CharsMode | str, stop: int | str, min: int = 0) -> None:
-        if isinstance(stop, bool) or not isinstance(stop, (int, str)) or (stop == "" or stop == 0):
+    def __init__(self, mode: CharsMode | str, stop: int | str, min: int | None = None) -> None:
+        if isinstance(stop, bool) or not isinstance(stop, (int, str)) or stop in ("", 0):
             raise CompatError(f"CharsStrat(stop={stop!r}): give the most characters, or the text to stop at")
-        if isinstance(stop, int) and not 0 <= min <= stop:
-            raise CompatError(f"CharsStrat(min={min!r}, stop={stop!r}): the minimum lies between 0 and stop")
-        self.mode = CharsMode(mode)
+        self.mode = member(CharsMode, mode, "CharsStrat's mode")
         self.stop = stop
-        self.min = min
+        self.min = _count(min or 0, f"CharsStrat(min={min!r})")
+        if isinstance(stop, int) and self.min > stop:
+            raise CompatError(f"CharsStrat(min={min!r}, stop={stop!r}): the minimum lies between 0 and stop")
 
     def into_strategy(self, tokenizer: Any) -> CharsStrategy:
         return CharsStrategy(self.mode, self.stop, self.min)
 
 
+def _count(number: Any, what: str) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise CompatError(f"{what} must be a whole number of 0 or more")
+    return number
+
+
 class ListStrat(StrategyConstructor):
     """A list: one strategy for ``min`` to ``max`` elements, or a list of strategies for exactly these.
 
-    :raises CompatError: an element that is no strategy, or a minimum above the maximum.
+    Without a separator the elements stand apart by ``", "``; ``max`` of None or 0 leaves the end to the model. A list
+    of strategies has its own length, whatever ``min`` and ``max`` say.
+
+    :raises CompatError: an element that is no strategy, a mark that is no text, or a minimum above the maximum.
     """
 
     def __init__(
@@ -99,21 +121,24 @@ class ListStrat(StrategyConstructor):
         open: str | None = None,
         close: str | None = None,
         wrap: str | None = None,
-        sep: str | None = ", ",
-        end_with: str | None = None,
-        min: int = 0,
+        sep: str | None = None,
+        min: int | None = None,
         max: int | None = None,
+        end_with: str | None = None,
     ) -> None:
-        listed = list(elements) if isinstance(elements, (list, tuple)) else [elements]
-        if not listed or not all(isinstance(one, StrategyConstructor) for one in listed):
-            raise CompatError(f"ListStrat's elements are strategies such as ChoicesStrat([…]), got {elements!r}")
-        if min < 0 or (max is not None and max < (min or 1)):
-            raise CompatError(
-                f"ListStrat(min={min!r}, max={max!r}): the maximum is at least 1 and at least the minimum"
-            )
+        listed = elements if isinstance(elements, (list, tuple)) else [elements]
+        for one in listed or [elements]:
+            strategy_given(one, "ListStrat's elements are strategies")
+        for name, mark in (("open", open), ("close", close), ("wrap", wrap), ("sep", sep), ("end_with", end_with)):
+            text_given(mark or "", f"ListStrat's {name}")
+        self.min = _count(min or 0, f"ListStrat(min={min!r})")
+        self.max = _count(max, f"ListStrat(max={max!r})") if max else None
+        if listed is elements:
+            self.min = self.max = len(listed)
+        if self.max is not None and self.max < self.min:
+            raise CompatError(f"ListStrat(min={min!r}, max={max!r}): the maximum is at least the minimum")
         self.elements = elements
-        self.open, self.close, self.wrap, self.sep, self.end_with = open, close, wrap, sep, end_with
-        self.min, self.max = min, max
+        self.open, self.close, self.wrap, self.sep, self.end_with = open, close, wrap, sep or ", ", end_with
 
     def into_strategy(self, tokenizer: Any) -> ListStrategy:
         elements: Any

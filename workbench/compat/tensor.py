@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["LogitsArray", "Tensor"]
+__all__ = ["LogitsArray", "Tensor", "top_logprobs"]
 
 
 class LogitsArray(np.ndarray[Any, Any]):
@@ -115,6 +115,16 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"<Tensor of shape {self.shape}>"
+
+
+def top_logprobs(logits: Any, k: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Log-probabilities and ids of the ``k`` likeliest tokens of one row of logits, best first, both ``(1, k)``."""
+    given = logits if isinstance(logits, np.ndarray) else logits.to_numpy()
+    row = np.asarray(given, dtype=np.float64).reshape(-1)
+    best = np.argsort(-row, kind="stable")[:k]
+    highest = row.max()
+    logprobs = row - highest - np.log(np.exp(row - highest).sum())
+    return logprobs[best][None], best[None]
 
 
 def vocabulary_row(logits: Any) -> torch.Tensor | np.ndarray[Any, Any] | Sequence[float]:

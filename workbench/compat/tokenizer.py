@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ..errors import CompatError
 from ..models import Tokenizer
 
 __all__ = ["SdkTokenizer", "sdk_tokenizer", "tokenize"]
@@ -59,5 +60,10 @@ def sdk_tokenizer(tokenizer: Tokenizer) -> SdkTokenizer:
 
 
 def tokenize(text: str | None, tokenizer: Any) -> list[int]:
-    """The tokens of a text alone, whichever tokenizer it is; none for an empty text."""
+    """The tokens of a text alone, whichever tokenizer it is; none for an empty text.
+
+    :raises CompatError: there is no tokenizer.
+    """
+    if text and tokenizer is None:
+        raise CompatError(f"the text {text[:40]!r} needs a tokenizer: call the mod as mod(event, tokenizer)")
     return [int(token) for token in tokenizer.encode(text, add_special_tokens=False)] if text else []

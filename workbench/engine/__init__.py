@@ -13,6 +13,7 @@ from .events import (
     Scored,
     tool_call_pairs,
 )
+from .manifest import versions
 from .mod import Answer, FunctionMod, Handler, Mod, mod
 from .replay import Replay, replay
 from .result import Result
@@ -43,4 +44,5 @@ __all__ = [
     "mod",
     "replay",
     "tool_call_pairs",
+    "versions",
 ]

@@ -15,14 +15,15 @@ from .request import Lane, Request
 from .result import Result
 from .sampling import SamplingParams
 
-__all__ = ["Mods", "Options", "Seeds", "StreamKey", "adopt", "checked_mods", "mods_per_prompt", "seeds_for"]
+__all__ = ["Mods", "Options", "Seeds", "StreamKey", "adopt", "checked_mods", "going_on", "mods_per_prompt", "seeds_for"]
 
 Mods: TypeAlias = Sequence[Mod] | Sequence[Sequence[Mod]]
 """One list of mods for all prompts, or one list for each."""
 Seeds: TypeAlias = int | Sequence[int | tuple[int, ...]] | None
-"""One seed for all prompts, or one for each: a number, or (seed, index, turn) of a stream to take again."""
-StreamKey: TypeAlias = tuple[int, int, int]
-"""(seed, index, turn): what a request's random stream is a function of."""
+"""One seed for all prompts, or one for each: a number, or (seed, index, turn, taken) of a stream to take again.
+"""
+StreamKey: TypeAlias = tuple[int, int, int, int]
+"""(seed, index, turn, taken): what a random stream is a function of, and how many of its numbers are gone."""
 
 WORK_PER_TOKEN = 64
 """Default bound on work: forward tokens per output token."""
@@ -91,8 +92,8 @@ def seeds_for(seed: Any, count: int) -> list[StreamKey]:
     else:
         keys = [(seed, index) for index in range(count)]
     try:
-        whole = [[*map(operator.index, key), 0, 0][:3] for key in keys]
-        return [(value, index, turn) for value, index, turn in whole]
+        whole = [[*map(operator.index, key), 0, 0, 0][:4] for key in keys]
+        return [(value, index, turn, taken) for value, index, turn, taken in whole]
     except TypeError:
         raise ValueError(f"a seed is a whole number, got {seed!r}") from None
 
@@ -119,3 +120,16 @@ def adopt(after: Result, request: Request) -> Lane:
     lane.writer = request
     lane.turn += 1
     return lane
+
+
+def going_on(after: Result, lane: Lane, seed: int, *, told: int) -> StreamKey:
+    """The random stream of a run that goes on after another: of its own, but where that one was interrupted its rest.
+
+    So an interrupted run and what follows it are together the run that was not interrupted. ``told`` is how long the
+    new prompt is: with anything behind the old text it is a new turn.
+    """
+    request = after.request
+    same = told == len(after.prompt_tokens) + len(after.tokens) and seed == after.seed
+    if after.reason == "interrupted" and same and request is not None:
+        return (seed, request.stream.index, request.stream.turn, request.taken)
+    return (seed, after.index, lane.turn, 0)

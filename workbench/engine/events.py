@@ -115,7 +115,7 @@ class RequestView:
 
     def uniform(self) -> float:
         """A random number in [0, 1) from the request's own stream, so that what hangs on it can be replayed."""
-        return float(torch.rand((), generator=self._request.stream, dtype=torch.float64))
+        return self._request.stream.uniform()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,11 +20,11 @@ PACKAGES = ("interp-workbench", "torch", "transformers", "transformer-lens", "nu
 
 
 def manifest(
-    model: HookedModel, requests: Sequence[Request], *, on_mod_error: str, streams: Sequence[tuple[int, int, int]]
+    model: HookedModel, requests: Sequence[Request], *, on_mod_error: str, streams: Sequence[tuple[int, int, int, int]]
 ) -> dict[str, Any]:
     """The JSON-able manifest of a run; ``run_id`` is a digest of what decides its outcome.
 
-    ``streams`` are (seed, index, turn) of each request's random stream.
+    ``streams`` are (seed, index, turn, taken) of each request's random stream.
     """
     told = {
         "model": _model(model),
@@ -66,7 +66,7 @@ def _model(model: HookedModel) -> dict[str, Any]:
     }
 
 
-def _request(request: Request, stream: tuple[int, int, int]) -> dict[str, Any]:
+def _request(request: Request, stream: tuple[int, int, int, int]) -> dict[str, Any]:
     return {
         "prompt_tokens": list(request.tokens),
         "conversation": [dict(message) for message in request.conversation],
@@ -74,6 +74,7 @@ def _request(request: Request, stream: tuple[int, int, int]) -> dict[str, Any]:
         "seed": stream[0],
         "index": stream[1],
         "turn": stream[2],
+        "taken": stream[3],
         "max_new_tokens": request.max_new_tokens,
         "max_forward_tokens": request.max_forward_tokens,
         "capture": list(request.capture),

@@ -23,17 +23,22 @@ __all__ = ["Replay", "replay"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What a replay gave: ``difference`` is None when every record agrees."""
+    """What a replay gave: ``difference`` is None when every record agrees.
+
+    ``trace`` is the run made again, to its end also where the old one was broken off: a run that was killed goes on
+    that way. ``compared`` counts the records that both have.
+    """
 
     difference: Difference | None
     trace: Trace
+    compared: int
 
     @property
     def agrees(self) -> bool:
         return self.difference is None
 
     def __str__(self) -> str:
-        return f"agrees in all {len(self.trace)} records" if self.agrees else f"differs at {self.difference}"
+        return f"agrees in all {self.compared} records" if self.agrees else f"differs at {self.difference}"
 
 
 def replay(
@@ -74,9 +79,11 @@ def replay(
             )
     again = _again(trace, model, given)
     if trace.run.get("status") in ("interrupted", "failed", "running"):
-        expected, again = _as_far_as_it_went(trace, again)
-        return Replay(difference=first_difference(expected, again, tolerance=tolerance), trace=again)
-    return Replay(difference=first_difference(trace, again, tolerance=tolerance), trace=again)
+        old, new = _as_far_as_it_went(trace, again)
+    else:
+        old, new = trace, again
+    difference = first_difference(old, new, tolerance=tolerance)
+    return Replay(difference=difference, trace=again, compared=len(new))
 
 
 def _as_far_as_it_went(trace: Trace, again: Trace) -> tuple[Trace, Trace]:
@@ -106,7 +113,9 @@ def _again(trace: Trace, model: HookedModel, mods: Sequence[Any]) -> Trace:
     options = Options(
         max_new_tokens=max(request["max_new_tokens"] for request in requests),
         sampling=SamplingParams(**settings),
-        seed=[(request["seed"], request["index"], request.get("turn", 0)) for request in requests],
+        seed=[
+            (request["seed"], request["index"], request.get("turn", 0), request.get("taken", 0)) for request in requests
+        ],
         max_forward_tokens=first["max_forward_tokens"],
         save=None,
         overwrite=False,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..models import Cache, Edit, Message
 from .mod import Mod
-from .sampling import SamplingParams
+from .sampling import SamplingParams, Stream
 
 __all__ = ["ActiveEdit", "BoundMod", "Lane", "Request", "edits_for"]
 
@@ -56,12 +56,14 @@ class Request:
     prompt_length: int
     mods: list[BoundMod]
     sampling: SamplingParams
-    stream: torch.Generator
+    stream: Stream
     max_new_tokens: int
     max_forward_tokens: int
     capture: tuple[str, ...] = ()
     conversation: tuple[Message, ...] = ()
     step: int = 0
+    taken: int = 0
+    """How many numbers of its stream went into what is settled; what an interrupted pass drew is drawn again."""
     valid: int = 0
     """How many leading positions of the cache were computed from the present tokens."""
     computed: list[tuple[ActiveEdit, ...]] = field(default_factory=list)

@@ -174,6 +174,7 @@ class Run:
             self.conductor.settle(request, decision, known)
         else:
             self._draw(request, raw, seen, decision, known)
+        request.taken = request.stream.taken
         self._end_if_done(request)
 
     def _draw(

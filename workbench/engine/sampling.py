@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..models import RowSummary, summarize_row
 
-__all__ = ["TOP_K", "Drawn", "SamplingParams", "draw", "draw_token", "generator", "warp"]
+__all__ = ["TOP_K", "Drawn", "SamplingParams", "Stream", "draw", "draw_token", "warp"]
 
 TOP_K = 5
 """How many of the likeliest tokens a trace keeps per step."""
@@ -74,7 +74,7 @@ class Drawn:
 
 
 def draw_token(
-    logits: Tensor, params: SamplingParams, token_temp: float | None, stream: torch.Generator, seen: RowSummary | None
+    logits: Tensor, params: SamplingParams, token_temp: float | None, stream: Stream, seen: RowSummary | None
 ) -> Drawn:
     """Draw from ``logits [vocab]``. ``seen`` is their summary where it is known: nothing is then computed twice."""
     temperature = params.temperature if token_temp is None else token_temp
@@ -82,7 +82,7 @@ def draw_token(
         token = int(logits.argmax())
         return Drawn(token=token, logprob=0.0, entropy=0.0, top=((token, 0.0),))
     logprobs = warp(logits, params, token_temp)
-    token = draw(logprobs, stream)
+    token = draw(logprobs, stream.uniform())
     if seen is not None and temperature == 1 and not params.filters:
         return Drawn(
             token=token, logprob=float(logits[token]) - seen.log_total, entropy=seen.entropy, top=seen.top
@@ -91,13 +91,26 @@ def draw_token(
     return Drawn(token=token, logprob=float(logprobs[token]), entropy=warped.entropy, top=warped.top)
 
 
-def generator(seed: int, index: int, turn: int = 0) -> torch.Generator:
-    """The random stream of request ``index`` of a run: a function of (seed, index, turn) and nothing else.
+class Stream:
+    """The random numbers of request ``index`` of a run: a function of (seed, index, turn) and nothing else.
 
-    ``turn`` counts resumptions, so that a run that goes on does not draw its first half's numbers again.
+    ``turn`` counts resumptions, so that a run that goes on does not draw its first half's numbers again. ``taken``
+    numbers have been drawn before: a run that was interrupted goes on behind them.
     """
-    digest = hashlib.blake2b(f"{seed}:{index}:{turn}".encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+
+    __slots__ = ("_generator", "index", "seed", "taken", "turn")
+
+    def __init__(self, seed: int, index: int, turn: int = 0, taken: int = 0) -> None:
+        self.seed, self.index, self.turn, self.taken = seed, index, turn, 0
+        digest = hashlib.blake2b(f"{seed}:{index}:{turn}".encode(), digest_size=8).digest()
+        self._generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+        for _ in range(taken):
+            self.uniform()
+
+    def uniform(self) -> float:
+        """The next number, in [0, 1)."""
+        self.taken += 1
+        return float(torch.rand((), generator=self._generator, dtype=torch.float64))
 
 
 def warp(logits: Tensor, params: SamplingParams, token_temp: float | None = None) -> Tensor:
@@ -141,15 +154,11 @@ def _likeliest(logprobs: Tensor, mass: float) -> tuple[Tensor, Tensor]:
     return logprobs.sort(descending=True)
 
 
-def draw(logprobs: Tensor, stream: torch.Generator) -> int:
-    """Draw a token by inverting the cumulative distribution at one uniform number.
-
-    One number per token whatever the vocabulary, so a stream's state says how many tokens were drawn.
-    """
-    uniform = torch.rand((), generator=stream, dtype=torch.float64)
+def draw(logprobs: Tensor, uniform: float) -> int:
+    """Draw a token by inverting the cumulative distribution at one uniform number: one per token for any vocabulary."""
     # On the CPU: a parallel sum elsewhere may differ from run to run, and MPS has no float64.
     cumulative = logprobs.cpu().double().exp().cumsum(-1)
-    token = int(torch.searchsorted(cumulative, uniform * cumulative[-1], right=True))
+    token = int(torch.searchsorted(cumulative, cumulative[-1] * uniform, right=True))
     if token >= len(cumulative):  # the product may round up to the total
         token = int((logprobs > -math.inf).nonzero()[-1])
     return token

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import BudgetError, PromptError, TraceError, WorkbenchError
 from ..models import HookedModel, match_hooks
 from ..trace import Record, Sink, Trace, TraceWriter
-from .arguments import Mods, Options, Seeds, StreamKey, adopt, checked_mods, mods_per_prompt, seeds_for
+from .arguments import Mods, Options, Seeds, StreamKey, adopt, checked_mods, going_on, mods_per_prompt, seeds_for
 from .conversation import continued
 from .emit import Emitter
 from .interrupts import StopFlag, interrupts_set
@@ -22,7 +22,7 @@ from .prompts import Prompt, TokenisedPrompt, split_batch, tokenised
 from .request import BoundMod, Lane, Request
 from .result import Result
 from .run import Run
-from .sampling import SamplingParams, generator
+from .sampling import SamplingParams, Stream
 
 __all__ = ["Session"]
 
@@ -31,8 +31,6 @@ ACTIVATION_BUDGET = 4 << 30
 ON_MOD_ERROR = ("raise", "disable")
 ON_INTERRUPT = ("raise", "return")
 END = object()
-
-
 SERIAL = itertools.count()
 """Numbers the runs of this process, for request ids that mods may key their own dicts by."""
 
@@ -158,8 +156,9 @@ class Session:
 
         ``tool_results`` are tool messages (``{"role": "tool", "content": …}``) for a chat, or text or token
         ids that follow the output as they are, or None. Everything before becomes the prompt of the new
-        result. Several results may be resumed from one: each gives what a fresh run would. Edits of
-        activations end with their run.
+        result. Several results may be resumed from one: each gives what a fresh run would. Edits of activations end
+        with their run, mods begin anew. An interrupted run goes on with the random numbers left to it: without
+        mods both together are the run that was not interrupted.
 
         :raises PromptError: messages for a run that was no chat, a context that is full, a released cache.
         """
@@ -203,9 +202,10 @@ class Session:
             lanes = [Lane(cache=cache, writer=request) for request in requests]
         else:
             lanes = [adopt(after, requests[0])]
-            streams = [(streams[0][0], after.index, lanes[0].turn)]
+            streams = [going_on(after, lanes[0], streams[0][0], told=len(prompts[0].tokens))]
         for request, stream in zip(requests, streams, strict=True):
-            request.stream = generator(*stream)
+            request.stream = Stream(*stream)
+            request.taken = request.stream.taken
         return self._job(requests, lanes, streams, options)
 
     def _request(
@@ -221,7 +221,7 @@ class Session:
             prompt_length=len(prompt.tokens),
             mods=[BoundMod(mod) for mod in mods],
             sampling=options.sampling,
-            stream=generator(0, 0),
+            stream=Stream(0, 0),
             max_new_tokens=min(options.max_new_tokens, self.model.n_ctx - len(prompt.tokens)),
             max_forward_tokens=options.work,
             capture=tuple(name for name in self.model.hook_names if name in wanted),
@@ -261,8 +261,10 @@ class Session:
     # Playing -------------------------------------------------------------------------------------------
 
     def _results(self, job: _Job) -> list[Result]:
-        for _ in self._records(job):
-            pass
+        with interrupts_set(job.stop):  # between the records too: nobody but us is there
+            for _ in self._records(job):
+                pass
+        self._raise_interrupt(job)
         return job.results
 
     def _records(self, job: _Job) -> Iterator[Record]:
@@ -289,8 +291,12 @@ class Session:
             status = "interrupted"
             raise
         finally:
-            self._running.discard(job)
-            self._close(job, status)
+            with interrupts_set(job.stop):
+                self._running.discard(job)
+                self._close(job, status)
+        self._raise_interrupt(job)
+
+    def _raise_interrupt(self, job: _Job) -> None:
         if job.stop.by_keyboard and self.on_interrupt == "raise":
             raise KeyboardInterrupt("the run was interrupted; session.last_results holds what there is")
 
@@ -305,7 +311,7 @@ class Session:
                 warnings.warn(str(error), stacklevel=3)
 
     def _result(self, job: _Job, number: int) -> Result:
-        request, (seed, index, _) = job.requests[number], job.streams[number]
+        request, (seed, index, *_) = job.requests[number], job.streams[number]
         return Result(
             request_id=request.request_id,
             text=self.model.tokenizer.decode(request.generated, skip_special=True),

@@ -7,7 +7,7 @@ from .engine import FlowEngine
 from .entries import AfterText, WhenUnsure, after_text, when_unsure
 from .functions import flow_function, registered, registered_functions
 from .layout import layout, outline
-from .question import Decide, EraseMode, FlowDefinition, FlowQuestion
+from .question import Decide, EraseMode, FlowDefinition, FlowQuestion, normalised, question_of
 from .recorded import states_of
 from .routes import (
     FlowRoute,
@@ -62,7 +62,9 @@ __all__ = [
     "flow_function",
     "json_schema",
     "layout",
+    "normalised",
     "outline",
+    "question_of",
     "registered",
     "registered_functions",
     "route_message",

@@ -28,7 +28,7 @@ from .result import Chains, ChainText, Contrast, Settings
 from .running import resume, resume_chains, run_chains
 from .sampler import PowerSampler
 from .scoring import Scorer
-from .store import load_chains
+from .store_reading import load_chains
 from .target import Scalars, Target, Terms, acceptance, renyi_terms, token_terms
 from .tempering import Swap
 

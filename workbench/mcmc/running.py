@@ -14,7 +14,7 @@ from .chain import Decision
 from .result import Chains
 from .sampler import PowerSampler
 from .setting import Prompt
-from .store import read_head
+from .store_reading import read_head
 
 __all__ = ["resume", "resume_chains", "run_chains"]
 

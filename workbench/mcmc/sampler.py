@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import replace
@@ -76,7 +75,8 @@ class PowerSampler:
         )  # fmt: skip
         self._set_up(model, checked(settings, model))
         self._writer = None if save is None else ChainWriter.create(Path(save), model, settings, overwrite=overwrite)
-        self._save(finished=False, now=True)  # so that there is something to resume from the first moment on
+        if self._writer is not None:
+            self._writer.begin(self)
 
     def _set_up(self, model: HookedModel, settings: Settings) -> None:
         self.model = model
@@ -317,5 +317,5 @@ class PowerSampler:
         return tensors, facts
 
     def _save(self, *, finished: bool, now: bool) -> None:
-        if self._writer is not None and (now or self._writer.due(time.monotonic())):
-            self._writer.write(self, finished=finished)
+        if self._writer is not None:
+            self._writer.keep_up(self, finished=finished, now=now)

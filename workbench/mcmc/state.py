@@ -66,7 +66,9 @@ def rows_state(rows: ChainRows) -> tuple[dict[str, Tensor], dict[str, Any]]:
     def keep(name: str, tail: Tail) -> None:
         lengths[name] = tail.n
         for kind, layers in (("keys", tail.keys), ("values", tail.values)):
-            tensors.update({f"{name}.{kind}.{i}": part for i, part in enumerate(layers) if part is not None and tail.n})
+            # A backend may hold them with other rows or positions between, which no file does.
+            held = {f"{name}.{kind}.{i}": part for i, part in enumerate(layers) if part is not None and tail.n}
+            tensors.update({label: part.contiguous() for label, part in held.items()})
 
     for row, length in enumerate(rows.cache.lengths):
         held = rows.cache.take(row, length - rows.prefilled)

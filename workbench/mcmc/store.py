@@ -9,36 +9,32 @@ anew from the tokens would differ in the last bits, since a batch of another sha
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ..errors import ChainError
 from ..models import HookedModel
-from .cache_move import CacheMove
+from ..trace import LOCK, file_within, hold, replace_file, replace_table
 from .chain import Decision
-from .result import CACHE, TERMS, Chains, ChainText, Contrast, Settings, decision_table
-from .target import Terms
-from .tempering import Swap
+from .result import Chains, Contrast, Settings, decision_table
+from .store_reading import FORMAT, HEAD, load_chains, read_head, readable
 
 if TYPE_CHECKING:
     from .sampler import PowerSampler
 
-__all__ = ["ChainWriter", "load_chains", "read_run", "save_chains"]
+__all__ = ["ChainWriter", "read_run", "save_chains"]
 
-FORMAT = 1
 SECONDS_BETWEEN = 20.0
-HEAD = "chain.json"
 
 
 class ChainWriter:
@@ -50,75 +46,92 @@ class ChainWriter:
         self.path = path
         self.about = dict(about)
         self._written, self._contrasts, self._turn = written, contrasts, turn
-        self._parts: list[str] = list(about.get("parts", []))
-        self._activations: list[str] = list(about.get("activations", []))
         self._last = time.monotonic()
 
     @classmethod
     def create(cls, path: Path, model: HookedModel, settings: Settings, *, overwrite: bool) -> ChainWriter:
         """Begin a new run there.
 
-        :raises ChainError: something is there already and ``overwrite`` is not set.
+        :raises ChainError: something is there already and ``overwrite`` is not set, or it can't be written.
         """
-        _clear(path, overwrite=overwrite)
+        with _explained(path):
+            _clear(path, overwrite=overwrite)
         return cls(path, _about(settings, model=dict(model.source), tokenizer=model.tokenizer.fingerprint))
 
-    def due(self, now: float) -> bool:
-        return now - self._last >= SECONDS_BETWEEN
+    def begin(self, sampler: PowerSampler) -> None:
+        """Write the state before the first pass, so that there is something to resume from the first moment on.
+
+        :raises ChainError: it can't be written.
+        """
+        with _explained(self.path):
+            self.write(sampler, finished=False)
+
+    def keep_up(self, sampler: PowerSampler, *, finished: bool, now: bool) -> None:
+        """Write if it is time to. A disk that is full does not end a run: it is said, and tried again next time.
+
+        :raises ChainError: another run writes there.
+        """
+        if not now and time.monotonic() - self._last < SECONDS_BETWEEN:
+            return
+        try:
+            self.write(sampler, finished=finished)
+        except OSError as error:
+            self._last = time.monotonic()
+            warnings.warn(_unwritten(self.path, error), stacklevel=2)
 
     def write(self, sampler: PowerSampler, *, finished: bool) -> None:
-        """Everything new since the last time, then the state, then the head that makes it count."""
-        result = sampler.result()
-        self._turn += 1
+        """Everything new since the last time, then the state, then the head that makes it count.
+
+        :raises ChainError: another process went on with this run meanwhile; nothing of what it wrote is touched.
+        :raises OSError: it can't be written (disk full, read-only); the next write has it all.
+        """
+        with hold(self.path, ChainError, "run"):
+            if _stamp_of(self.path) != self.about.get("stamp"):
+                raise ChainError(
+                    f"{self.path} was written by another run meanwhile: this one has stopped, and what it has done "
+                    "since its last write is in memory only. Save its result to another directory."
+                )
+            self._write(sampler, finished)
+        self._last = time.monotonic()
+
+    def _write(self, sampler: PowerSampler, finished: bool) -> None:
+        result, turn = sampler.result(), self._turn + 1
+        parts, activations = list(self.about.get("parts", ())), list(self.about.get("activations", ()))
         if new := result.decisions[self._written :]:
-            self._parts.append(_write_decisions(self.path, new, self._turn))
+            parts.append(_write_decisions(self.path, new, turn))
         if fresh := result.contrasts[self._contrasts :]:
-            self._activations.append(_write_contrasts(self.path, fresh, self._turn))
+            activations.append(_write_contrasts(self.path, fresh, turn))
         tensors, facts = sampler.state()
-        name = f"state-{self._turn:05d}.safetensors"
-        save_file(tensors, self.path / name)
-        self._written, self._contrasts = len(result.decisions), len(result.contrasts)
-        before = self.about.get("state")
-        self.about |= {
-            **_facts(result), "parts": self._parts, "activations": self._activations, "state": name,
-            "turn": self._turn, "finished": finished, "going_on": facts,
+        name = f"state-{turn:05d}.safetensors"
+        replace_file(self.path / name, save(tensors))
+        about = self.about | {
+            **_facts(result), "parts": parts, "activations": activations, "state": name,
+            "turn": turn, "finished": finished, "going_on": facts, "stamp": secrets.token_hex(8),
         }  # fmt: skip
-        _write_json(self.path / HEAD, self.about)
+        _write_json(self.path / HEAD, about)
+        before = self.about.get("state")
+        self.about, self._turn = about, turn
+        self._written, self._contrasts = len(result.decisions), len(result.contrasts)
         if before is not None:
             (self.path / before).unlink(missing_ok=True)
-        self._last = time.monotonic()
 
 
 def save_chains(chains: Chains, path: Path, *, overwrite: bool = False) -> Path:
-    """Write a result as it is."""
-    _clear(path, overwrite=overwrite)
+    """Write a result as it is.
+
+    :raises ChainError: something is there already and ``overwrite`` is not set, or it can't be written.
+    """
+    with _explained(path):
+        _clear(path, overwrite=overwrite)
+        _save_whole(chains, path)
+    return path
+
+
+def _save_whole(chains: Chains, path: Path) -> None:
     about = _about(chains.settings) | _facts(chains) | {"finished": chains.finished, "turn": 0, "state": None}
     about["parts"] = [_write_decisions(path, chains.decisions, 0)] if chains.decisions else []
     about["activations"] = [_write_contrasts(path, chains.contrasts, 0)] if chains.contrasts else []
     _write_json(path / HEAD, about)
-    return path
-
-
-def load_chains(path: str | Path, model: HookedModel | None = None) -> Chains:
-    """Read what a sampler or :meth:`Chains.save` wrote; no model is needed.
-
-    :raises ChainError: nothing readable is there, or it was made with another tokenizer than the ``model``'s.
-    """
-    about = read_head(Path(path))
-    if model is not None and about["tokenizer"] not in (None, model.tokenizer.fingerprint):
-        raise ChainError(f"{path} was made with {about['model']}; the tokenizer of {model.name} is another one")
-    settings = Settings.from_json(about["settings"])
-    return Chains(
-        settings=settings,
-        texts=tuple(
-            ChainText(**{**text, "tokens": tuple(text["tokens"]), "scalars": np.array(text["scalars"]).reshape(-1, 3)})
-            for text in about["texts"]
-        ),
-        decisions=tuple(d for part in about["parts"] for d in _read_decisions(Path(path) / part)),
-        swaps=tuple(Swap(**swap) for swap in about["swaps"]),
-        contrasts=tuple(c for part in about["activations"] for c in _read_contrasts(Path(path) / part)),
-        prefilled=about["prefilled"], forwarded=about["forwarded"], finished=about["finished"],
-    )  # fmt: skip
 
 
 def read_run(path: Path, model: HookedModel) -> tuple[Chains, dict[str, Tensor], dict[str, Any], ChainWriter]:
@@ -127,34 +140,22 @@ def read_run(path: Path, model: HookedModel) -> tuple[Chains, dict[str, Tensor],
     :raises ChainError: it holds no state, or was made with another model.
     """
     about = read_head(path)
-    if about["state"] is None:
+    if about.get("state") is None:
         raise ChainError(f"{path} holds a result without its state: only a run with save= can be resumed")
-    if about["tokenizer"] != model.tokenizer.fingerprint or about["model"] != json.loads(
+    if about.get("tokenizer") != model.tokenizer.fingerprint or about.get("model") != json.loads(
         json.dumps(dict(model.source))
     ):
         raise ChainError(
-            f"{path} was made with {about['model']}, this model is {dict(model.source)}: load the same one, "
+            f"{path} was made with {about.get('model')}, this model is {dict(model.source)}: load the same one, "
             "with the same backend and dtype"
         )
     chains = load_chains(path)
-    try:
-        tensors = load_file(path / about["state"])
-    except (OSError, SafetensorError) as error:
-        raise ChainError(f"{path / about['state']} can't be read: {error}") from error
-    writer = ChainWriter(
-        path, about, written=len(chains.decisions), contrasts=len(chains.contrasts), turn=about["turn"]
-    )
-    return chains, tensors, about["going_on"], writer
-
-
-def read_head(path: Path) -> dict[str, Any]:
-    try:
-        about: dict[str, Any] = json.loads((path / HEAD).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ChainError(f"{path} holds no readable chain ({HEAD}): {error}") from error
-    if about.get("format") != FORMAT:
-        raise ChainError(f"{path / HEAD} has format {about.get('format')!r}; this version reads {FORMAT}")
-    return about
+    with readable(path):
+        tensors = load_file(file_within(path, about["state"]))
+        writer = ChainWriter(
+            path, about, written=len(chains.decisions), contrasts=len(chains.contrasts), turn=int(about["turn"])
+        )
+        return chains, tensors, dict(about["going_on"]), writer
 
 
 # Parts -------------------------------------------------------------------------------------------------------
@@ -175,51 +176,50 @@ def _facts(chains: Chains) -> dict[str, Any]:
 
 
 def _clear(path: Path, *, overwrite: bool) -> None:
-    if path.exists() and any(path.iterdir() if path.is_dir() else [path]):
+    if path.exists() and any(there.name != LOCK for there in (path.iterdir() if path.is_dir() else [path])):
         if not overwrite or not (path / HEAD).is_file():
             raise ChainError(
                 f"{path} is not empty: give another directory"
                 + (", resume it, or pass overwrite=True" if (path / HEAD).is_file() else "")
             )
-        shutil.rmtree(path)
+        with hold(path, ChainError, "run"):
+            for there in path.iterdir():
+                if there.is_dir():
+                    shutil.rmtree(there)
+                elif there.name != LOCK:
+                    there.unlink()
     path.mkdir(parents=True, exist_ok=True)
 
 
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ChainError(_unwritten(path, error)) from error
+
+
+def _unwritten(path: Path, error: OSError) -> str:
+    return (
+        f"can't write the chains to {path}: {error.strerror or error}. What they did since the last write is in "
+        "memory only: free some space, or save the result somewhere else."
+    )
+
+
+def _stamp_of(path: Path) -> str | None:
+    """What the last write to a run is known by; None where none was."""
+    stamp: str | None = read_head(path).get("stamp") if (path / HEAD).exists() else None
+    return stamp
+
+
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:
-    beside = path.with_suffix(".tmp")
-    beside.write_text(json.dumps(data, ensure_ascii=False), "utf-8")
-    beside.replace(path)
+    replace_file(path, json.dumps(data, ensure_ascii=False).encode())
 
 
 def _write_decisions(path: Path, decisions: tuple[Decision, ...], turn: int) -> str:
     name = f"decisions-{turn:05d}.parquet"
-    pq.write_table(decision_table(decisions), path / name)
+    replace_table(path / name, decision_table(decisions))
     return name
-
-
-def _read_decisions(path: Path) -> list[Decision]:
-    try:
-        rows = pq.read_table(path).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise ChainError(f"{path} can't be read: {error}") from error
-    plain = ("chain", "block", "iteration", "alpha", "tau", "pivot", "log_a", "u", "accepted", "tries", "forwarded",
-             "length", "log_p")  # fmt: skip
-    return [
-        Decision(
-            **{name: row[name] for name in plain},
-            terms=Terms(**{name: row[f"term_{name}"] for name in TERMS}),
-            old_tokens=tuple(row["old_tokens"]), new_tokens=tuple(row["new_tokens"]),
-            old_scalars=np.array(row["old_scalars"]).reshape(-1, 3),
-            new_scalars=np.array(row["new_scalars"]).reshape(-1, 3), cache=_read_move(row),
-        )
-        for row in rows
-    ]  # fmt: skip
-
-
-def _read_move(row: Mapping[str, Any]) -> CacheMove | None:
-    """Runs that an older version kept have no such columns."""
-    found = {name: row.get(f"cache_{name}") for name in CACHE}
-    return None if found["kept"] is None else CacheMove(**{name: int(value or 0) for name, value in found.items()})
 
 
 def _write_contrasts(path: Path, contrasts: tuple[Contrast, ...], turn: int) -> str:
@@ -232,18 +232,5 @@ def _write_contrasts(path: Path, contrasts: tuple[Contrast, ...], turn: int) -> 
         for side, held in (("old", contrast.old), ("new", contrast.new))
         for hook, value in held.items()
     }
-    save_file(tensors, path / name, metadata={"contrasts": json.dumps(about)})
+    replace_file(path / name, save(tensors, metadata={"contrasts": json.dumps(about)}))
     return name
-
-
-def _read_contrasts(path: Path) -> list[Contrast]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads(file.metadata()["contrasts"])
-            held: list[dict[str, dict[str, Tensor]]] = [{"old": {}, "new": {}} for _ in about]
-            for key in file.keys():  # noqa: SIM118  # why: the file is no mapping
-                index, side, hook = key.split("/", 2)
-                held[int(index)][side][hook] = file.get_tensor(key)
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise ChainError(f"{path} can't be read: {error}") from error
-    return [Contrast(**facts, old=sides["old"], new=sides["new"]) for facts, sides in zip(about, held, strict=True)]

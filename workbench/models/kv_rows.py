@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-__all__ = ["KVRows", "PassView", "Tail"]
+__all__ = ["FIRST_CAPACITY", "KVRows", "PassView", "RowLengths", "Tail"]
 
 FIRST_CAPACITY = 256
 """Columns allocated at first; doubled when they run out, so that growth costs O(1) a token."""
@@ -53,27 +53,15 @@ def _after(before: Tensor | None, held: Tensor | None, span: tuple[slice, slice]
     return torch.cat([before, own], dim=1)
 
 
-class KVRows:
-    """Keys and values of ``batch`` rows over ``n_layers`` layers, ``[batch, capacity, head, d_head]`` each.
+class RowLengths:
+    """How many positions each row of a store holds, the first ``base`` of them shared with another store."""
 
-    With ``enabled=False`` it remembers nothing: its lengths stay 0 and every pass must feed whole rows.
-    That is the fallback for a model whose own caching is found to be wrong at load.
-    """
-
-    def __init__(
-        self, n_layers: int, batch: int, n_ctx: int, *, enabled: bool = True, prefix: Prefix | None = None
-    ) -> None:
+    def __init__(self, batch: int, base: int) -> None:
         if batch < 1:
             raise ValueError(f"a cache needs at least one row, got batch={batch}")
-        self.n_ctx = n_ctx
-        self.enabled = enabled
-        self.prefix = prefix
-        self.base = 0 if prefix is None else prefix.length
+        self.base = base
         """Positions that all rows share and that this store does not hold itself."""
-        self._lengths = [self.base] * batch
-        self._capacity = min(FIRST_CAPACITY, n_ctx)
-        self._keys: list[Tensor | None] = [None] * n_layers
-        self._values: list[Tensor | None] = [None] * n_layers
+        self._lengths = [base] * batch
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -84,6 +72,25 @@ class KVRows:
         if not 0 <= n <= own:
             raise ValueError(f"can't rewind row {row} by {n}: it holds {own} positions")
         self._lengths[row] -= n
+
+
+class KVRows(RowLengths):
+    """Keys and values of ``batch`` rows over ``n_layers`` layers, ``[batch, capacity, head, d_head]`` each.
+
+    With ``enabled=False`` it remembers nothing: its lengths stay 0 and every pass must feed whole rows.
+    That is the fallback for a model whose own caching is found to be wrong at load.
+    """
+
+    def __init__(
+        self, n_layers: int, batch: int, n_ctx: int, *, enabled: bool = True, prefix: Prefix | None = None
+    ) -> None:
+        super().__init__(batch, 0 if prefix is None else prefix.length)
+        self.n_ctx = n_ctx
+        self.enabled = enabled
+        self.prefix = prefix
+        self._capacity = min(FIRST_CAPACITY, n_ctx)
+        self._keys: list[Tensor | None] = [None] * n_layers
+        self._values: list[Tensor | None] = [None] * n_layers
 
     def take(self, row: int, n: int) -> Tail:
         """Rewind ``row`` by ``n`` and hand over what it forgets, so that :meth:`put` can bring it back.

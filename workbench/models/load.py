@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,12 @@ from torch import Tensor
 from ..errors import ModelError, ModelFileError, UnsupportedModelError, did_you_mean
 from .checkpoints import path as checkpoint_path
 from .entries import GGUF
+from .registry import KNOWN
+from .store import read_manifest
 from .threads import settle_threads
 from .tiny import tiny_checkpoint
 from .tokenizer import Tokenizer
-from .wrapped import WrappedModel, check_ids
+from .wrapped import WrappedModel, allowed_difference, check_ids, relative_difference
 
 __all__ = ["BACKENDS", "load"]
 
@@ -48,7 +49,8 @@ def load(
 
     :raises UnknownModelError: nothing of that name here, and no network to look further.
     :raises ModelFileError: the files are damaged, or the tokenizer belongs to another model.
-    :raises UnsupportedModelError: the backend can't run this architecture, or runs it otherwise than transformers.
+    :raises UnsupportedModelError: the backend can't run this architecture, or runs it otherwise than transformers; or
+        the device gives other numbers than the CPU.
     """
     if backend not in BACKENDS:
         raise UnsupportedModelError(
@@ -61,8 +63,7 @@ def load(
     if packed and backend != "lean":
         raise UnsupportedModelError(f"packed=True is for backend='lean', which runs packed weights, not {backend!r}.")
     hf_model, tokenizer, source = _checkpoint(str(name), dtype, accept_terms, progress)
-    hf_model.to(where)
-    reference = _reference(hf_model)  # before it is wrapped, which changes it
+    reference = _moved(hf_model, where)  # before it is wrapped, which changes it
     model = _wrap(backend, hf_model, tokenizer, str(name), _blocks(str(name)) if packed else None)
     model.check_against(reference)
     model.source = {**source, "backend": backend, "dtype": str(dtype).removeprefix("torch.")}
@@ -88,12 +89,40 @@ def _device(wanted: str | torch.device | None) -> torch.device:
     return device
 
 
+def _moved(hf_model: Any, where: torch.device) -> Tensor:
+    """Put the model on its device; what transformers says there: logits ``[pos, vocab]`` of the check ids.
+
+    :raises UnsupportedModelError: the device gives other numbers than the CPU. MPS has done so, without a word.
+    """
+    reference = _reference(hf_model)
+    if where.type == "cpu":
+        return reference
+    hf_model.to(where)
+    there = _reference(hf_model)
+    difference = relative_difference(there.cpu(), reference)
+    if not difference < allowed_difference(hf_model.dtype):
+        raise UnsupportedModelError(
+            f"{where} gives other logits than the CPU for the same model (by {difference:.2g} of their size): a fault "
+            f"of torch {torch.__version__} or of the device. Use device='cpu', or another version of torch."
+        )
+    return there
+
+
 def _reference(hf_model: Any) -> Tensor:
     """What transformers itself says: logits ``[pos, vocab]`` of the check ids."""
     ids = torch.tensor([check_ids(int(hf_model.config.vocab_size))], device=hf_model.device)
-    with torch.inference_mode():
-        logits: Tensor = hf_model(ids).logits[0].float()
+    try:
+        with torch.inference_mode():
+            logits: Tensor = hf_model(ids).logits[0].float()
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # a config can ask for anything, and it shows in the first pass
+        raise ModelFileError(f"the model can't be run as its config says: {_told(error)}") from error
     return logits
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:500]}"
 
 
 def _blocks(name: str) -> Path:
@@ -141,25 +170,28 @@ def _checkpoint(
         hf_model, tokenizer = tiny_checkpoint(family)
         return hf_model.to(dtype), tokenizer, {"name": name, "made_of": "random weights, seed 0"}
     directory = checkpoint_path(name, accept_terms=accept_terms, progress=progress)
-    hf_model, tokenizer = read_checkpoint(directory, dtype)
-    manifest = directory / "workbench.json"
-    made_of = json.loads(manifest.read_text()) if manifest.is_file() else {}
-    return hf_model, tokenizer, {"name": name, "made_of": made_of.get("source", "a local directory")}
+    hf_model, tokenizer = read_checkpoint(directory, dtype, trusted=name in KNOWN)
+    return hf_model, tokenizer, {"name": name, "made_of": read_manifest(directory).get("source", "a local directory")}
 
 
-def read_checkpoint(directory: Path, dtype: torch.dtype) -> tuple[Any, Tokenizer]:
+def read_checkpoint(directory: Path, dtype: torch.dtype, *, trusted: bool = False) -> tuple[Any, Tokenizer]:
     """A Hugging Face model and tokenizer from a local directory; nothing is asked of a hub.
+
+    ``trusted`` says that its chat template is one of ours.
 
     :raises ModelFileError: weights are missing or do not fit, or the tokenizer is another model's.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging as hf_logging
 
     bars = hf_logging.is_progress_bar_enabled()
     hf_logging.disable_progress_bar()
     try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        config._attn_implementation = "eager"  # else one that the file names would win over the one asked for below
         model, report = AutoModelForCausalLM.from_pretrained(
             directory,
+            config=config,
             dtype=dtype,
             attn_implementation="eager",
             local_files_only=True,
@@ -168,8 +200,12 @@ def read_checkpoint(directory: Path, dtype: torch.dtype) -> tuple[Any, Tokenizer
             output_loading_info=True,
         )
         hf_tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise ModelFileError(f"{directory} can't be read as a Hugging Face model: {error}") from error
+        tokenizer = Tokenizer(hf_tokenizer, eos_token_ids=_eos(model), trusted=trusted)
+        tokenizer.encode("a")
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # what libraries raise about somebody's files has no common root
+        raise ModelFileError(f"{directory} can't be read as a Hugging Face model: {_told(error)}") from error
     finally:
         if bars:
             hf_logging.enable_progress_bar()
@@ -178,7 +214,6 @@ def read_checkpoint(directory: Path, dtype: torch.dtype) -> tuple[Any, Tokenizer
             f"{directory} lacks weights {sorted(report['missing_keys'])[:3]}…: they would be random. "
             "Fetch the checkpoint again."
         )
-    tokenizer = Tokenizer(hf_tokenizer, eos_token_ids=_eos(model))
     if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
         raise ModelFileError(
             f"the tokenizer in {directory} has {len(tokenizer)} tokens but the model only "
@@ -192,7 +227,8 @@ def _eos(model: Any) -> list[int]:
     ids = model.generation_config.eos_token_id
     if ids is None:
         return []
-    return [int(i) for i in ids] if isinstance(ids, list) else [int(ids)]
+    vocabulary = model.get_input_embeddings().weight.shape[0]  # what lies beyond it is never drawn
+    return [int(i) for i in (ids if isinstance(ids, list) else [ids]) if 0 <= int(i) < vocabulary]
 
 
 def _check_versions() -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 from ..errors import ModelFileError
+from .config_checks import check_config, check_tokenizer_data
 
 __all__ = ["check_model_dir"]
 
 WEIGHTS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
+ADAPTER = "adapter_config.json"
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "tekken.json")
 MAX_HEADER = 100_000_000
 """Longest safetensors header the format allows, in bytes."""
+MAX_JSON = 256_000_000
+"""Longest JSON file that is read, in bytes; the largest real tokenizers have some 40 million."""
+MAX_AXES = 8
 BITS = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
     **dict.fromkeys(("F32", "I32", "U32"), 32),
@@ -36,8 +42,16 @@ def check_model_dir(directory: Path) -> Path:
             f"{directory} has no tokenizer (one of {', '.join(TOKENIZERS)}). Copy the tokenizer files of the "
             "model there, or write them with tokenizer.save_pretrained(directory)."
         )
-    for path in weight_files(directory):
-        check_safetensors(path)
+    if (directory / ADAPTER).is_file():
+        raise ModelFileError(
+            f"{directory} has an {ADAPTER}, which would bring in weights from elsewhere: merge the adapter into its "
+            "model (merge_and_unload), save that and load it."
+        )
+    shapes = [shape for path in weight_files(directory) for shape in check_safetensors(path)]
+    longest = max((max(shape, default=1) for shape in shapes), default=0)
+    check_config(directory / CONFIG, config, tensors=len(shapes), longest=longest)
+    if (directory / TOKENIZERS[0]).is_file():
+        check_tokenizer_data(directory / TOKENIZERS[0], read_json(directory / TOKENIZERS[0], directory))
     return directory
 
 
@@ -48,6 +62,8 @@ def read_json(path: Path, directory: Path) -> dict[str, Any]:
             f"{directory} has no {path.name}, so it is not a Hugging Face model directory (it holds: "
             f"{contents(directory)}). Give the directory that holds {CONFIG} and {WEIGHTS}, or a .gguf file."
         )
+    if path.stat().st_size > MAX_JSON:
+        raise ModelFileError(f"{path} has {path.stat().st_size:,} bytes; up to {MAX_JSON:,} are read. {ADVICE}")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -86,8 +102,8 @@ def weight_files(directory: Path) -> list[Path]:
     return paths
 
 
-def check_safetensors(path: Path) -> None:
-    """Compare a safetensors file's length with what its header promises; the data is not read."""
+def check_safetensors(path: Path) -> list[list[int]]:
+    """Compare a safetensors file's length with what its header promises; gives the shapes. The data is not read."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         start = file.read(8)
@@ -102,23 +118,26 @@ def check_safetensors(path: Path) -> None:
             raise ModelFileError(f"{path} has an unreadable safetensors header: {error}. {ADVICE}") from error
     if not isinstance(header, dict):
         raise ModelFileError(f"{path} has a safetensors header that is no JSON object. {ADVICE}")
-    end = max((span_end(path, name, entry) for name, entry in header.items() if name != "__metadata__"), default=0)
+    entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    end = max((span_end(path, name, entry) for name, entry in entries.items()), default=0)
     if 8 + length + end != size:
         raise ModelFileError(
             f"{path} is truncated or corrupt: its header promises {8 + length + end} bytes, it has {size}. {ADVICE}"
         )
+    return [entry["shape"] for entry in entries.values()]
 
 
 def span_end(path: Path, name: str, entry: Any) -> int:
     """Where a tensor's data ends; raises unless dtype, shape and offsets agree."""
     try:
-        start, end = entry["data_offsets"]
-        bits = BITS.get(entry["dtype"])
-        for length in entry["shape"]:
-            bits = None if bits is None else bits * length
-        sound = 0 <= start <= end and (bits is None or bits == 8 * (end - start))
-    except (TypeError, KeyError, ValueError) as error:
-        raise ModelFileError(f"{path}: the header's entry for tensor {name!r} is malformed. {ADVICE}") from error
-    if not sound:
-        raise ModelFileError(f"{path}: tensor {name!r} has offsets that don't fit its dtype and shape. {ADVICE}")
+        (start, end), shape, dtype = entry["data_offsets"], entry["shape"], entry["dtype"]
+        whole = all(type(number) is int and 0 <= number < 2**63 for number in (start, end, *shape))
+        formed = whole and isinstance(dtype, str) and isinstance(shape, list) and len(shape) <= MAX_AXES
+    except (TypeError, KeyError, ValueError):
+        formed = False
+    if not formed:
+        raise ModelFileError(f"{path}: the header's entry for tensor {name[:80]!r} is malformed. {ADVICE}")
+    bits = BITS.get(dtype)
+    if start > end or (bits is not None and bits * math.prod(shape) != 8 * (end - start)):
+        raise ModelFileError(f"{path}: tensor {name[:80]!r} has offsets that don't fit its dtype and shape. {ADVICE}")
     return int(end)

@@ -72,7 +72,7 @@ def _byte_tokenizer() -> Tokenizer:
         "{{ '<bos>' }}{% for m in messages %}{{ '[' + m['role'] + '] ' + m['content'] + '\\n' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '[assistant] ' }}{% endif %}"
     )
-    return Tokenizer(hf)
+    return Tokenizer(hf, trusted=True)
 
 
 _SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}

@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from ..errors import PromptError
+from .templates import render_within_bounds
 
 __all__ = ["Message", "Tokenizer"]
 
@@ -18,10 +19,15 @@ Message = Mapping[str, Any]
 
 
 class Tokenizer:
-    """Text to token ids and back. ``hf`` is the Hugging Face tokenizer underneath."""
+    """Text to token ids and back. ``hf`` is the Hugging Face tokenizer underneath.
 
-    def __init__(self, hf: Any, *, eos_token_ids: Sequence[int] = ()) -> None:
+    ``trusted`` says that its chat template comes from the workbench: it is rendered here and at once. A stranger's is
+    rendered in a process of its own, within bounds of memory and time, which takes a second for the first time.
+    """
+
+    def __init__(self, hf: Any, *, eos_token_ids: Sequence[int] = (), trusted: bool = False) -> None:
         self.hf = hf
+        self.trusted = trusted
         own = [] if hf.eos_token_id is None else [int(hf.eos_token_id)]
         self.eos_token_ids: tuple[int, ...] = tuple(dict.fromkeys([*map(int, eos_token_ids), *own]))
         """Tokens that end a generation, in the order of the model's generation config."""
@@ -50,7 +56,12 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError as error:
             raise PromptError(f"the text can't be tokenised: it holds half a character ({error.reason})") from None
-        return [int(i) for i in self.hf.encode(text, add_special_tokens=add_special_tokens)]
+        try:
+            return [int(i) for i in self.hf.encode(text, add_special_tokens=add_special_tokens)]
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # a tokenizer's regex may give up in Rust, in no other way
+                raise
+            raise PromptError(f"the model's tokenizer gave up on this text: {str(error)[:200]}") from error
 
     def decode(self, tokens: int | Sequence[int], *, skip_special: bool = False) -> str:
         """The text of some token ids, spaces as generated. Special tokens show unless skipped."""
@@ -79,18 +90,28 @@ class Tokenizer:
     def render_chat(self, messages: Sequence[Message], *, reply: bool = True) -> str:
         """Chat messages through the model's own template; ``reply`` opens the assistant's turn.
 
-        :raises PromptError: no messages, no template, or the template refuses them.
+        :raises PromptError: no messages, no template, the template refuses them, or it would never end.
         """
         if not messages:
             raise PromptError("the conversation is empty: give at least one message")
         if not self.has_chat_template:
             raise PromptError("this model has no chat template (it is a base model): give the prompt as text instead")
+        if not self.trusted:
+            return self._render_elsewhere(messages, reply)
         try:
             return str(
                 self.hf.apply_chat_template([dict(m) for m in messages], tokenize=False, add_generation_prompt=reply)
             )
         except (TemplateError, ValueError, KeyError, TypeError) as error:
             raise PromptError(f"the model's chat template refuses these messages: {error}") from error
+
+    def _render_elsewhere(self, messages: Sequence[Message], reply: bool) -> str:
+        template = self.hf.chat_template
+        if isinstance(template, Mapping):  # several by name
+            template = template.get("default")
+        if not isinstance(template, str):
+            raise PromptError("this model's chat template is no text: give the prompt as text instead")
+        return render_within_bounds(template, messages, names=self.hf.special_tokens_map, reply=reply)
 
     def chat(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a conversation, ready for the assistant's answer, with exactly one BOS."""

@@ -14,14 +14,24 @@ from torch import Tensor, nn
 
 from ..errors import PromptError, UnknownHookError, UnsupportedModelError, did_you_mean
 from .hooks import is_attention_map, known_hooks
-from .kv_rows import KVRows, PassView
+from .kv_rows import KVRows, PassView, RowLengths
 from .protocol import Cache, Edit, Forward
 from .tokenizer import Tokenizer
 
-__all__ = ["WrappedModel", "check_ids", "hooked"]
+__all__ = ["WrappedModel", "allowed_difference", "check_ids", "hooked", "relative_difference"]
 
 SELF_CHECK_TOLERANCE = 1e-3
-"""Largest difference of logits, relative to their largest magnitude, between a cached and a plain pass."""
+"""Largest difference of logits, relative to their largest magnitude, between passes that should agree."""
+
+
+def relative_difference(logits: Tensor, reference: Tensor) -> float:
+    """The largest difference, as a share of the reference's largest value."""
+    return float((logits - reference.float()).abs().max() / reference.abs().max().clamp(min=1e-6))
+
+
+def allowed_difference(dtype: torch.dtype) -> float:
+    """How large :func:`relative_difference` may be: rounding alone reaches it in half precision."""
+    return max(SELF_CHECK_TOLERANCE, 16 * torch.finfo(dtype).eps)
 
 
 class WrappedModel(ABC):
@@ -132,7 +142,7 @@ class WrappedModel(ABC):
     def _check(
         self,
         tokens: Sequence[Sequence[int]],
-        cache: KVRows,
+        cache: RowLengths,
         capture: Sequence[str],
         edits: Sequence[Edit],
     ) -> None:
@@ -172,18 +182,15 @@ class WrappedModel(ABC):
             view = self.new_cache().begin([0], len(ids))
             found = self._group([ids], view, self.hook_names, (), len(ids))
         self._offer(tuple(name for name in self.hook_names if name in found.activations))
-        scale = float(reference.abs().max().clamp(min=1e-6))
-        difference = float((found.logits[0] - reference.float()).abs().max()) / scale
-        if not difference < self._tolerance():
+        self._agree(found.logits[0], reference, "Try the other backend.")
+
+    def _agree(self, logits: Tensor, reference: Tensor, way_out: str) -> None:
+        difference = relative_difference(logits, reference)
+        if not difference < allowed_difference(self.dtype):
             raise UnsupportedModelError(
                 f"backend {self.backend!r} gives other logits for {self.name} than transformers does (by "
-                f"{difference:.2g} of their size): it leaves out something that this model's config asks for. "
-                "Try the other backend."
+                f"{difference:.2g} of their size): it leaves out something that this model's config asks for. {way_out}"
             )
-
-    def _tolerance(self) -> float:
-        """Allowed difference of logits, relative to their largest: rounding alone reaches it in half precision."""
-        return max(SELF_CHECK_TOLERANCE, 16 * torch.finfo(self.dtype).eps)
 
     def check_cache(self) -> float:
         """Compare cached with uncached logits on a short prompt; fall back to uncached on a mismatch.
@@ -195,9 +202,8 @@ class WrappedModel(ABC):
         plain = self.forward([ids], self.new_cache(), keep=[8]).logits[0]
         cache = self.new_cache()
         parts = [self.forward([part], cache, keep=[len(part)]).logits[0] for part in (ids[:5], ids[5:7], ids[7:])]
-        scale = float(plain.abs().max().clamp(min=1e-6))
-        difference = float((torch.cat(parts) - plain).abs().max()) / scale
-        if not difference < self._tolerance():
+        difference = relative_difference(torch.cat(parts), plain)
+        if not difference < allowed_difference(self.dtype):
             self.cache_works = False
             warnings.warn(
                 f"{self.name} ({self.backend}): cached logits differ from uncached ones by {difference:.2g} "

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from .kept import BUNDLED
 
-__all__ = ["carry_call", "chain_call", "trace_call", "versions_here"]
-
-PACKAGES = ("interp-workbench", "torch", "transformers", "transformer-lens", "numpy")
-
-
-def versions_here() -> dict[str, str]:
-    """Versions of Python and of the packages that decide numbers, where the report is made."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed as a package"
-    return found
+__all__ = ["carry_call", "chain_call", "trace_call"]
 
 
 def trace_call(run: Mapping[str, Any]) -> str:

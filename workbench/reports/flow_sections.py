@@ -10,7 +10,17 @@ from typing import Any
 import pandas as pd
 
 from ..errors import FlowError
-from ..flows import FlowDefinition, FlowQuestion, FlowRoute, FlowState, RouteKind, Visit, states_of
+from ..flows import (
+    FlowDefinition,
+    FlowQuestion,
+    FlowRoute,
+    FlowState,
+    RouteKind,
+    Visit,
+    normalised,
+    question_of,
+    states_of,
+)
 from ..trace import Trace
 from .blocks import Alert, Attachment, Block, Facts, Grid, Heading, Note, Picture, grid_of
 from .flow_drawing import Way, flow_drawing
@@ -103,12 +113,12 @@ def _drawn(flow: FlowDefinition, states: Mapping[str, FlowState] | None, visits:
 def _ways(question: FlowQuestion, states: Mapping[str, FlowState] | None, visits: Visits) -> Iterator[Way]:
     """Every answer of a question: those with a route, other possible ones, and any that were given."""
     own = [visit for _, visit in visits if visit.question == question.name]
-    given = [_key(visit.answer) for visit in own]
+    given = [normalised(visit.answer) for visit in own]
     computed: dict[str, list[float]] = {}
     for visit in own:
         for answer, probability in visit.probs.items():
-            computed.setdefault(_key(answer), []).append(probability)
-    listed = [*question.routes, *map(_key, question.strategy.finite() or ()), *given]
+            computed.setdefault(normalised(answer), []).append(probability)
+    listed = [*question.routes, *map(normalised, question.strategy.finite() or ()), *given]
     for answer in dict.fromkeys(listed):
         target = question.routes.get(answer, question.fallback)
         chooses = question.brancher is not None and answer not in question.routes
@@ -128,17 +138,10 @@ def _ways(question: FlowQuestion, states: Mapping[str, FlowState] | None, visits
         yield Way(question=question.name, answer=f"after {most} visits", leads=_leads(target), to=_question(target))
 
 
-def _key(answer: str) -> str:
-    """How answers are compared."""
-    return answer.strip().casefold()
-
-
 def _question(target: Any) -> str | None:
     """The name of the question that a target leads to, if it is one."""
-    if isinstance(target, FlowDefinition):
-        return target.root.name
-    asked = target.question if isinstance(target, FlowRoute) else target
-    return asked.name if isinstance(asked, FlowQuestion) else None
+    asked = question_of(target)
+    return None if asked is None else asked.name
 
 
 def _leads(target: Any) -> str:
@@ -187,7 +190,10 @@ def _visit_blocks(visits: Visits, file: str) -> Iterator[Block]:
     ]  # fmt: skip
     columns = ["request", "question", "answer", "answered by", "led to", "answer erased"]
     frame = pd.DataFrame(rows, columns=columns, dtype=object)
-    given = [{_key(answer): p for answer, p in visit.probs.items()}.get(_key(visit.answer)) for _, visit in visits]
+    given = [
+        {normalised(answer): p for answer, p in visit.probs.items()}.get(normalised(visit.answer))
+        for _, visit in visits
+    ]
     frame.insert(3, "p", pd.Series(given, dtype="Float64"))
     frame["tokens spent"] = [visit.spent for _, visit in visits]
     yield grid_of(frame, "Questions asked, in order", attach=f"{file}-visits.csv")

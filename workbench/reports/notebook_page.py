@@ -16,14 +16,13 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ..engine import versions
 from ..errors import ReportError
 from .blocks import Alert, Block, Facts, Heading
-from .calls import versions_here
 from .markdown import Markdown
 from .page import frame_page, render_block
 from .plots import plot_of
-from .printing import pdf_of
-from .writing import write_bytes
+from .writing import write
 
 __all__ = ["NotebookReport", "notebook_report", "run_notebook"]
 
@@ -69,18 +68,7 @@ class NotebookReport:
 
         :raises ReportError: another ending, or it can't be written.
         """
-        target = Path(path)
-        ending = target.suffix.lower()
-        if ending == ".pdf":
-            return write_bytes(target, pdf_of(self.html()))
-        if ending in (".md", ".markdown"):
-            text, files = self.markdown(f"{target.stem}_files")
-            for name, content in files.items():
-                write_bytes(target.parent / name, content)
-            return write_bytes(target, text.encode("utf-8", "backslashreplace"))
-        if ending not in (".html", ".htm"):
-            raise ReportError(f"can't tell what to write from {target.name!r}: the ending may be .html, .md or .pdf")
-        return write_bytes(target, self.html().encode("utf-8", "backslashreplace"))
+        return write(Path(path), self.html, self.markdown)
 
     def _provenance(self) -> Iterator[Block]:
         yield Heading(text="Provenance")
@@ -89,7 +77,7 @@ class NotebookReport:
             pairs=(
                 ("Notebook", self.name),
                 ("sha256 of its file", self.digest),
-                *((f"Version of {name}", value) for name, value in versions_here().items()),
+                *((f"Version of {name}", value) for name, value in versions().items()),
                 *made,
             )
         )

@@ -38,7 +38,7 @@ def find_browser() -> Path | None:
 
 
 def pdf_of(html: str) -> bytes:
-    """The document as PDF, the same bytes for the same document and browser.
+    """The document as PDF: the same pages for the same document and browser, and no date in it.
 
     :raises ReportError: there is no browser here, or it failed.
     """

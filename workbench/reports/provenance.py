@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..engine import versions
 from ..trace import Trace
 from .blocks import Attachment, Block, Facts, Fold, Heading, Note, Verbatim
-from .calls import carry_call, chain_call, trace_call, versions_here
+from .calls import carry_call, chain_call, trace_call
 from .kept import FORMAT, model_told, weights_told
 from .legible import shortened
 from .reading_back import KEPT_NAME
@@ -110,7 +111,7 @@ def part_blocks(part: Mapping[str, Any]) -> Iterator[Block]:
             *((f"Model: {name.replace('_', ' ')}", _plain(value)) for name, value in told.items()),
             ("Weights", weights_told(str(told.get("name")))),
             ("Tokenizer fingerprint", _plain(part["tokenizer"])),
-            *((f"Version of {name}, here", value) for name, value in versions_here().items()),
+            *((f"Version of {name}, here", value) for name, value in versions().items()),
         )
     )
     if source is None:

@@ -23,6 +23,7 @@ from .comparison import chain_comparison, trace_comparison
 from .flow_sections import flow_blocks, flows_in
 from .kept import carry_part, chain_part, trace_part
 from .legible import legible
+from .markdown import Markdown
 from .markup import split_note
 from .page import render
 from .plots import plot_of
@@ -237,7 +238,11 @@ class Report:
 
         :raises ReportError: it can't be written (disk full, read-only, a directory), no browser for a PDF.
         """
-        return write(self.title, self.blocks, Path(path))
+        return write(Path(path), self.html, self._markdown, bare=True)
+
+    def _markdown(self, folder: str) -> tuple[str, Mapping[str, bytes]]:
+        document = Markdown(folder)
+        return document.render(self.title, self.blocks), document.files
 
     def __repr__(self) -> str:
         return f"<Report {self.title!r}: {len(self._blocks)} parts>"

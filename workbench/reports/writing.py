@@ -2,53 +2,56 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..errors import ReportError
-from .blocks import Block
-from .markdown import Markdown
-from .page import render
+from ..trace import replace_file
 from .printing import pdf_of
 
-__all__ = ["write", "write_bytes"]
+__all__ = ["write"]
 
-HTML, MARKDOWN, PDF = (".html", ".htm", ""), (".md", ".markdown"), (".pdf",)
+HTML, MARKDOWN = (".html", ".htm"), (".md", ".markdown")
 
 
-def write(title: str, blocks: Sequence[Block], target: Path) -> Path:
-    """Write a document.
+def write(
+    target: Path,
+    html: Callable[[], str],
+    markdown: Callable[[str], tuple[str, Mapping[str, bytes]]],
+    *,
+    bare: bool = False,
+) -> Path:
+    """Write a document. ``markdown(folder)`` gives its text and the files in ``folder`` beside it.
+
+    ``bare``: a name without an ending is HTML too.
 
     :raises ReportError: an ending that names no format, or it can't be written.
     """
     ending = target.suffix.lower()
-    if ending in HTML:
-        return write_bytes(target, render(title, blocks).encode())
-    if ending in PDF:
-        return write_bytes(target, pdf_of(render(title, blocks)))
+    if ending in HTML or (bare and not ending):
+        return _write_bytes(target, _encoded(html()))
+    if ending == ".pdf":
+        return _write_bytes(target, pdf_of(html()))
     if ending in MARKDOWN:
-        document = Markdown(f"{target.stem}_files")
-        text = document.render(title, blocks)
-        for name, content in document.files.items():
-            write_bytes(target.parent / name, content)
-        return write_bytes(target, text.encode("utf-8", "backslashreplace"))
+        text, files = markdown(f"{target.stem}_files")
+        for name, content in files.items():
+            _write_bytes(target.parent / name, content)
+        return _write_bytes(target, _encoded(text))
     raise ReportError(f"can't tell what to write from {target.name!r}: the ending may be .html, .md or .pdf")
 
 
-def write_bytes(target: Path, content: bytes) -> Path:
-    """Write a file under another name and move it into its place.
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _write_bytes(target: Path, content: bytes) -> Path:
+    """Write a file, and the folder it lies in.
 
     :raises ReportError: it can't be written (disk full, read-only, a directory).
     """
-    building = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            building.write_bytes(content)
-            os.replace(building, target)
-        finally:
-            building.unlink(missing_ok=True)
+        replace_file(target, content)
     except OSError as error:
         raise ReportError(
             f"can't write the report to {target}: {error.strerror or error}. Choose another path; "

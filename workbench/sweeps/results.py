@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -14,10 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ..errors import SweepError
-from ..trace import Trace
+from ..trace import Allowance, Trace, file_within, read_json, read_table, replace_file, replace_table
 from .cell import Row
 from .plan import Sweep
 
@@ -35,6 +34,8 @@ SCHEMA = pa.schema(
         ("backend", pa.string()), ("trace", pa.string()), ("seconds", pa.float64()), ("digest", pa.string()),
     ]
 )  # fmt: skip
+MOST_BYTES = 256 << 20
+"""Of a plan, and of the list of failures."""
 MOST_ROWS = 256
 MOST_SECONDS = 2.0
 """A part is written once it holds so many rows, or the last one is so old: what a kill may cost."""
@@ -100,8 +101,13 @@ def load_sweep(directory: str | Path) -> SweepResult:
     """
     directory = Path(directory)
     try:
-        plan = Sweep.from_json((directory / PLAN).read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        place = file_within(directory, PLAN)
+        if place.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+        plan = Sweep.from_json(place.read_text("utf-8"))
+    except SweepError:
+        raise
+    except (OSError, ValueError) as error:
         raise SweepError(f"{directory} holds no sweep: {PLAN} can't be read ({error})") from None
     return result_of(directory, plan)
 
@@ -118,16 +124,22 @@ def result_of(directory: Path, plan: Sweep) -> SweepResult:
 
 
 def _read(directory: Path) -> pa.Table:
-    parts = sorted((directory / RESULTS).glob("part-*.parquet"))
+    folder, allowance = directory / RESULTS, Allowance()
+    parts = sorted(path.name for path in folder.glob("part-*.parquet"))
     try:
-        return pa.concat_tables([SCHEMA.empty_table(), *(pq.read_table(part, schema=SCHEMA) for part in parts)])
-    except (pa.ArrowException, OSError) as error:
+        tables = [read_table(file_within(folder, part), SCHEMA, allowance) for part in parts]
+        table = pa.concat_tables([SCHEMA.empty_table(), *tables])
+        for trace in table["trace"].unique().drop_null().to_pylist():
+            if Path(trace).is_absolute() or not set(Path(trace).parts).isdisjoint({".."}) or "\0" in trace:
+                raise ValueError(f"the trace {trace[:80]!r} does not lie in it")
+        return table
+    except (ValueError, OSError) as error:
         raise SweepError(f"the table in {directory / RESULTS} is damaged: {error}") from None
 
 
 def _failures(directory: Path) -> list[dict[str, Any]]:
     try:
-        told = json.loads((directory / FAILURES).read_text("utf-8"))
+        told = read_json(file_within(directory, FAILURES), MOST_BYTES)
         return [{name: each[name] for name in ("model", "prompt", "mods", "seed", "digest", "failed")} for each in told]
     except FileNotFoundError:
         return []
@@ -141,7 +153,8 @@ class ResultWriter:
     def __init__(self, directory: Path, plan: Sweep) -> None:
         self.directory = directory
         (directory / RESULTS).mkdir(parents=True, exist_ok=True)
-        _replace(directory / PLAN, plan.to_json().encode())
+        with _explained(directory / PLAN):
+            replace_file(directory / PLAN, plan.to_json().encode())
         self.failures: list[Row] = []
         self._rows: list[Row] = []
         self._written = time.monotonic()
@@ -162,17 +175,17 @@ class ResultWriter:
     def flush(self) -> None:
         """Write what is held. A part is named by the runs in it, so that no two ever differ under one name."""
         if self._rows:
-            sink = pa.BufferOutputStream()
-            pq.write_table(pa.Table.from_pylist(self._rows, schema=SCHEMA), sink, compression="zstd")
             name = hashlib.sha256("".join(row["digest"] for row in self._rows).encode()).hexdigest()[:16]
-            _replace(self.directory / RESULTS / f"part-{name}.parquet", sink.getvalue().to_pybytes())
+            with _explained(part := self.directory / RESULTS / f"part-{name}.parquet"):
+                replace_table(part, pa.Table.from_pylist(self._rows, schema=SCHEMA))
             self._rows = []
         self._written = time.monotonic()
 
     def close(self) -> None:
         self.flush()
         failures = sorted(self.failures, key=lambda row: str(row["digest"]))
-        _replace(self.directory / FAILURES, (json.dumps(failures, indent=2) + "\n").encode())
+        with _explained(self.directory / FAILURES):
+            replace_file(self.directory / FAILURES, (json.dumps(failures, indent=2) + "\n").encode())
 
 
 def done_in(directory: Path) -> set[str]:
@@ -186,13 +199,9 @@ def _exist(directory: Path, traces: Iterable[str | None]) -> pa.Array:
     return pa.array([trace is None or (directory / trace / "run.json").is_file() for trace in traces], pa.bool_())
 
 
-def _replace(path: Path, content: bytes) -> None:
-    building = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
     try:
-        with building.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(building, path)
+        yield
     except OSError as error:
         raise SweepError(f"can't write {path}: {error.strerror or error}. What was written before is kept.") from error

@@ -14,17 +14,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 
 from ..errors import SweepError
+from ..trace import hold
 from .cell import Row, run_cell
 from .plan import Cell, Sweep
 from .results import ResultWriter, SweepResult, done_in, result_of
 
 __all__ = ["sweep"]
 
-LOCK = ".lock"
 MOMENT = 0.5
 """Seconds."""
 IN_FLIGHT = 2
@@ -236,10 +235,8 @@ def _held(directory: Path) -> Iterator[None]:
     """Nobody else writes there meanwhile; the system frees the lock when a process ends, however it ends."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with FileLock(directory / LOCK, timeout=0):
+        with hold(directory, SweepError, "sweep"):
             yield
-    except Timeout:
-        raise SweepError(f"another sweep is writing to {directory}: wait for it, or choose another directory") from None
     except FileExistsError:
         raise SweepError(f"{directory} is a file: a sweep needs a directory") from None
     except PermissionError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from html import escape
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from .history import History, TokenLife
-from .record import Record, readable
+from .record import Record, data_texts, readable
 
 if TYPE_CHECKING:
     from .trace import Trace
@@ -34,7 +33,7 @@ def record_frame(records: Sequence[Record]) -> pd.DataFrame:
     told = functools.cache(readable)  # few texts, many times
     columns = {name: _column(records, name, told if name in TEXTS else None) for name in PLAIN}
     frame = pd.DataFrame(columns, columns=list(PLAIN))
-    frame["data"] = [json.dumps(dict(r.data), ensure_ascii=True) if r.data else "{}" for r in records]
+    frame["data"] = data_texts(records)
     for name in ("logprob", "raw_logprob", "entropy"):
         frame[name] = frame[name].astype("Float64")
     return frame

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TraceError
+from .checking import check_manifest, folded
 from .history import History
 from .ingest_checks import LIMIT_BYTES, Part, parsed
 from .ingest_reading import read_log
@@ -55,7 +56,7 @@ def read_ingest(path: str | Path, decode: Callable[[int], str] | None = None) ->
         size = place.stat().st_size
         if size > LIMIT_BYTES:
             raise TraceError(f"{place} has {size / 2**20:.0f} MiB; a log of up to {LIMIT_BYTES >> 20} MiB is read")
-        text = place.read_text("utf-8")
+        text = place.read_text("utf-8-sig")
     except OSError as error:
         raise TraceError(f"can't read {place}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -191,6 +192,8 @@ def _action(record: Record, call: int) -> dict[str, Any]:
         "details": {"workbench": whole(record)},
     }
     count = len(record.tokens)
+    if record.tokens:
+        made["tokens"] = list(record.tokens)
     match record.action:
         case "adjust_prefill":
             made |= {"new_prompt": readable(record.text), "new_length": count}
@@ -246,11 +249,9 @@ def _restored(parts: Sequence[Part]) -> Trace:
 def _check_folding(trace: Trace) -> None:
     """Records that each are well-formed may contradict each other: fold them once, here, where it can be said."""
     try:
-        known = trace.histories
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise TraceError(f"the log's records contradict each other: {type(error).__name__}: {error}") from error
+        check_manifest(trace.run)
+        known = folded(trace.records, trace.run["requests"])
+    except TraceError as error:
+        raise TraceError(f"the log's records contradict each other: {error}") from error
     if not known:
         raise TraceError("the log has no events")
-    for record in trace.records:
-        if record.kind == "added" and len(record.data["texts"]) != len(record.tokens):
-            raise TraceError(f"record {record.seq}: {len(record.tokens)} tokens and {len(record.data['texts'])} texts")

@@ -1,19 +1,21 @@
 """A log that the public engine wrote, as the records it would have been here.
 
-Such a log says less than a trace: it has no prompt tokens beyond the user's own, the text of drawn tokens only, and
-no event for what was taken back. What follows from the rest is filled in; what does not is said in a warning record.
+Such a log says less than a trace: it has no prompt tokens beyond the user's own, the text of few tokens, and no event
+for what was taken back. What follows from the rest is filled in; what does not is said in a warning record. How many
+tokens a ``Backtrack`` took back depends on the engine's version: the first rule by which the events add up to the final
+tokens is taken, and the documented one where none does.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import TraceError
+from .ingest_answers import ACTIONS, RULES, Answer, Rule, answer_of, likeliest, spelt, took_ns
 from .ingest_checks import Part
 from .record import ACTION, WARNING, Record
 from .trace import Trace
@@ -22,15 +24,8 @@ __all__ = ["read_log"]
 
 Decode = Callable[[int], str]
 EVENTS = ("Prefilled", "ForwardPass", "Sampled", "Added")
-ACTIONS = {
-    "AdjustedPrefill": "adjust_prefill",
-    "AdjustedLogits": "adjust_logits",
-    "ForceTokens": "force_tokens",
-    "Backtrack": "backtrack",
-    "ForceOutput": "force_output",
-    "ToolCalls": "tool_calls",
-    "EmitError": "emit_error",
-}
+LOOK_AHEAD = 4
+"""Events after an action among which the ``Added`` of its tokens would be."""
 ENDS = {"ForceOutput": "force_output", "ToolCalls": "tool_calls", "EmitError": "error"}
 
 
@@ -47,8 +42,14 @@ def read_log(parts: Sequence[Part], decode: Decode | None) -> Trace:
         request_id = name.replace("@", "_")  # a trace takes what follows an @ for something of its own
         if request_id in requests:
             raise TraceError(f"two of the logs are of request {name!r}")
-        reading = _Reading(part, run_id, request_id, decode, records)
-        requests[request_id] = reading.read()
+        tried = []
+        for rule in RULES:
+            reading = _Reading(part, run_id, request_id, decode, len(records), rule)
+            tried.append((reading, reading.read()))
+            if reading.adds_up:
+                break
+        reading, requests[request_id] = tried[-1] if tried[-1][0].adds_up else tried[0]
+        records += reading.records
     model = {"name": parts[0].part("request").text_or_none("model") or "not recorded", "eos_token_ids": []}
     return Trace({"run_id": run_id, "model": model, "requests": requests, "status": "imported"}, records)
 
@@ -61,7 +62,10 @@ class _Reading:
     run_id: str
     request_id: str
     decode: Decode | None
-    records: list[Record]
+    before: int
+    """Records of the logs before this one."""
+    rule: Rule
+    records: list[Record] = field(default_factory=list)
     prompt: tuple[int, ...] = ()
     live: list[int] = field(default_factory=list)
     texts: dict[int, str] = field(default_factory=dict)
@@ -71,8 +75,18 @@ class _Reading:
     """Log-probabilities of the last pass's likeliest tokens."""
     prefilled: bool = False
     repeated: int = 0
+    unread: int = 0
+    """Passes whose candidates stand in a form that is not known."""
     end: str | None = None
     ending: dict[str, Any] = field(default_factory=dict)
+    owed: str | None = None
+    """The mod whose tokens the next forced ``Added`` brings."""
+    output: tuple[int, ...] = ()
+    """What a ``ForceOutput`` made the output."""
+    upcoming: tuple[tuple[str, bool], ...] = ()
+    """The events to come: kinds, and whether they are forced."""
+    adds_up: bool = True
+    """Whether the events give the final tokens, as far as the log names these."""
 
     def read(self) -> dict[str, Any]:
         """Append the request's records; gives what the manifest says of it."""
@@ -82,14 +96,12 @@ class _Reading:
             raise TraceError(f"events of {self.log.place}: two have the same sequence_order")
         if not events:
             raise TraceError(f"{self.log.place} has no events")
-        self.texts = {
-            event.whole("sampled_token"): text
-            for event in events
-            if event.value.get("event_type") == "Sampled" and (text := event.text_or_none("token_text")) is not None
-        }
+        self.texts = spelt(self.log)
         answers = self._answers(set(orders))
-        for event, order in zip(events, orders, strict=True):
-            kind = event.text("event_type")
+        kinds = [(event.text("event_type"), event.yes("forced")) for event in events]
+        for index, (event, order) in enumerate(zip(events, orders, strict=True)):
+            kind = kinds[index][0]
+            self.upcoming = tuple(kinds[index + 1 : index + 1 + LOOK_AHEAD])
             self._event(kind, event)
             for answer in answers.get(order, ()):
                 answer(kind)
@@ -108,7 +120,8 @@ class _Reading:
                 known = self.likely.get(token)
                 self._emit("sampled", self._length, tokens=(token,), text=self._text(token), raw_logprob=known)
             case "Added":
-                self._add(event.tokens("added_tokens"), "forced" if event.yes("forced") else "sampled", None)
+                self.owed = self.owed if event.yes("forced") else None
+                self._add(event.tokens("added_tokens"), "forced" if event.yes("forced") else "sampled", self.owed)
             case _:
                 raise TraceError(f"event_type of {event.place} must be one of {', '.join(EVENTS)}, got {kind[:60]!r}")
 
@@ -133,13 +146,10 @@ class _Reading:
         self.step += 1
         start, length = min(self.fed, max(self._length - 1, 0)), self._length
         self.fed = length
-        top = tuple(
-            (one.whole("token"), value)
-            for one in event.parts("top_tokens")
-            if isinstance(one.value.get("token"), int) and (value := _logprob(one)) is not None
-        )
-        self.likely = dict(top)
-        self._emit("forward_pass", max(length - 1, 0), top=top, data={"fed_start": start, "fed": length - start})
+        top = likeliest(event)
+        self.unread += top is None
+        self.likely = dict(top or ())
+        self._emit("forward_pass", max(length - 1, 0), top=top or (), data={"fed_start": start, "fed": length - start})
 
     def _add(self, tokens: Sequence[int], origin: str, mod: str | None) -> None:
         if not tokens:
@@ -185,60 +195,64 @@ class _Reading:
 
     def _raised(self, call: Part) -> Callable[[str], None]:
         name, message = call.text("mod_name"), call.text_or_none("exception_message") or ""
-        return lambda kind: self._note(kind, name, "raised", "refused", {"error": message}, call)
+        return lambda kind: self._note(kind, name, "raised", {"error": message}, took_ns(call), status="refused")
 
     def _noted(self, log: Part, call: Part) -> Callable[[str], None]:
         name = log.text("mod_name")
         data = {"log": log.text("log_message"), "level": log.text_or_none("log_level") or "INFO"}
-        return lambda kind: self._note(kind, name, "note", "applied", data, call)
+        return lambda kind: self._note(kind, name, "note", data, took_ns(call))
 
     def _acted(self, action: Part, call: Part) -> Callable[[str], None]:
-        name, kind_of = call.text("mod_name"), action.text("action_type")
-        if kind_of not in (*ACTIONS, "Noop"):
-            raise TraceError(f"action_type of {action.place} is {kind_of[:60]!r}; known: Noop, {', '.join(ACTIONS)}")
-        return lambda kind: self._act(kind, kind_of, name, action, call)
+        answer = answer_of(action, call)
+        return lambda kind: None if answer.kind == "Noop" else self._act(kind, answer)
 
-    def _act(self, event: str, kind: str, mod: str, action: Part, call: Part) -> None:
-        if kind == "Noop":
-            return
-        steps = action.whole_or_none("backtrack_steps") or 0
-        told: dict[str, dict[str, Any]] = {
-            "Backtrack": {"n": steps},
-            "AdjustedLogits": {"token_temp": action.number_or_none("temperature")},
-            "ToolCalls": {"payload": action.value.get("tool_calls")},
-            "EmitError": {"message": action.text_or_none("error_message") or ""},
-            "AdjustedPrefill": {"max_steps": action.whole_or_none("adjusted_max_steps")},
-        }
-        data = told.get(kind, {})
-        text = action.text_or_none("tokens_preview") or action.text_or_none("new_prompt") or ""
-        kept = {key: value for key, value in data.items() if value is not None}
-        if kind == "AdjustedPrefill" and not self.live:
-            self.prompt = ()
-            self._warn("the log does not hold the new prompt's tokens: positions count from the first generated one")
-        self._note(event, mod, ACTIONS[kind], "applied", kept, call, text)
-        if kind == "Backtrack":  # on Sampled the public engine counts the drawn token, which is not committed
-            self._take_back(max(steps - 1, 0) if event == "Sampled" else steps, mod)
-        if kind in ENDS:
-            self.end = ENDS[kind]
-            ending = {"ToolCalls": {"tool_calls": data.get("payload")}, "EmitError": {"error": data.get("message")}}
-            self.ending = ending.get(kind, {})
+    def _act(self, event: str, answer: Answer) -> None:
+        if answer.kind == "AdjustedPrefill" and not self.live:
+            self.prompt = answer.tokens or ()
+            if not self.prompt:
+                self._warn(
+                    "the log does not hold the new prompt's tokens: positions count from the first generated one"
+                )
+        self._note(
+            event, answer.mod, ACTIONS[answer.kind], answer.data, answer.took_ns,
+            text=answer.text, tokens=answer.tokens or (),
+        )  # fmt: skip
+        if answer.kind == "Backtrack":
+            self._take_back(answer.removed(event, self.rule), answer.mod)
+        if answer.kind in ("Backtrack", "ForceTokens"):
+            self.owed = answer.mod
+            if self.rule.silent and not self._is_told(event):
+                self._add(answer.tokens or (), "forced", answer.mod)
+        if answer.kind in ENDS:
+            self.end, self.ending, self.output = ENDS[answer.kind], answer.ending, answer.tokens or ()
+
+    def _is_told(self, event: str) -> bool:
+        """Whether an ``Added`` is to come for tokens that were put there in answer to ``event``."""
+        awaited = ("Sampled", "Added") if event == "Added" else ("Added",)
+        return next((forced for kind, forced in self.upcoming if kind in awaited), False)
 
     # Ends --------------------------------------------------------------------------------------------------
 
     def _finish(self) -> dict[str, Any]:
         request = self.log.part("request")
-        final = request.tokens("final_token_ids")
+        final = request.tokens("final_token_ids") or self.output
         if final and self.end == "force_output" and tuple(self.live) != final:
             self._take_back(len(self.live), "force_output")
             self._add(final, "forced", None)
-        if final and tuple(self.live) != final:
+        ended = (
+            bool(final) and final == tuple(self.live[:-1]) and not self.end
+        )  # its final tokens are without the one that ends a text
+        self.adds_up = not final or ended or final == tuple(self.live) or self.end in ("tool_calls", "error")
+        if not self.adds_up:
             self._warn("the log's final tokens are not those that its events add up to")
         if self.repeated:
             self._warn(f"{self.repeated} repeated Prefilled events are left out")
+        if self.unread:
+            self._warn(f"the likeliest tokens of {self.unread} passes stand in a form that is not known")
         most = request.whole_or_none("max_tokens")
         full = most is not None and len(self.live) >= most
         self._emit("finished", self._length, data={
-            "reason": self.end or ("max_tokens" if full else "not recorded"), **self.ending,
+            "reason": self.end or ("eos" if ended else "max_tokens" if full else "not recorded"), **self.ending,
         })  # fmt: skip
         mod = request.text_or_none("active_mod_name") or request.text_or_none("mod_text")
         temperature = request.number_or_none("temperature")
@@ -260,12 +274,12 @@ class _Reading:
         return self.texts.get(token, f"#{token}")
 
     def _note(
-        self, event: str, mod: str, action: str, status: str, data: Mapping[str, Any], call: Part, text: str = ""
-    ) -> None:
-        took = call.number_or_none("execution_time_ms") or 0.0
+        self, event: str, mod: str, action: str, data: Mapping[str, Any], took: int, status: str = "applied",
+        **fields: Any,
+    ) -> None:  # fmt: skip
         self._emit(
-            ACTION, max(self._length - 1, 0), mod=mod, action=action, status=status, text=text,
-            duration_ns=int(max(took, 0.0) * 1e6), data={"event": event, **data},
+            ACTION, max(self._length - 1, 0), mod=mod, action=action, status=status, duration_ns=took,
+            data={"event": event, **data}, **fields,
         )  # fmt: skip
 
     def _warn(self, message: str) -> None:
@@ -276,19 +290,10 @@ class _Reading:
             Record(
                 run_id=self.run_id,
                 request_id=self.request_id,
-                seq=len(self.records),
+                seq=self.before + len(self.records),
                 step=self.step,
                 position=position,
                 kind=kind,
                 **fields,
             )
         )
-
-
-def _logprob(candidate: Part) -> float | None:
-    """Log-probability of a candidate, which a log gives as that or as a probability."""
-    value = candidate.number_or_none("logprob")
-    chance = candidate.number_or_none("prob")
-    if value is None and chance is not None and chance > 0:
-        value = math.log(chance)
-    return value

@@ -128,7 +128,9 @@ class Trace:
 
         :raises TraceError: not every layer's ``blocks.N.{hook}`` was captured.
         """
-        layers, captured = int(self.run["model"]["n_layers"]), set(self.hooks)
+        layers, captured = self.run.get("model", {}).get("n_layers"), set(self.hooks)
+        if not isinstance(layers, int):
+            raise TraceError("this trace does not say how many layers its model has: it was imported, or is damaged")
         missing = [name for n in range(layers) if (name := f"blocks.{n}.{hook}") not in captured]
         if missing:
             raise TraceError(
@@ -158,7 +160,7 @@ class Trace:
 
         :raises TraceError: the directory holds something already, or the disk is full or read-only.
         """
-        from .files import save_trace
+        from .writing import save_trace
 
         return save_trace(self, Path(directory), overwrite=overwrite)
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .layout import Notes
+from .layout import PATTERN, Notes
 from .rows import Fed
 from .weights import LeanWeights
 
@@ -22,7 +22,6 @@ KINDS = (
 """Hooks that are captured inside the compiled pass, in the order of ``Notes``."""
 EDITED = ("hook_resid_pre", "hook_resid_mid", "hook_resid_post")
 """Hooks whose edits it comes back to Python for: before a layer, between its halves, behind it."""
-PATTERN = len(KINDS) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

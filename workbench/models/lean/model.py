@@ -97,7 +97,7 @@ class LeanModel(WrappedModel):
     ) -> Forward:
         if not isinstance(cache, LeanRows):
             raise TypeError(f"cache must come from this model's new_cache(), got {type(cache).__name__}")
-        self._check(tokens, cache, capture, edits)  # type: ignore[arg-type]
+        self._check(tokens, cache, capture, edits)
         wanted = [1] * len(tokens) if keep is None else list(keep)
         with self.lock, torch.inference_mode():
             fed = cache.begin([len(ids) for ids in tokens])
@@ -149,13 +149,7 @@ class LeanModel(WrappedModel):
         """
         ids = check_ids(self.vocab_size)
         found = self.forward([ids], self.new_cache(), keep=[len(ids)]).logits[0]
-        scale = float(reference.abs().max().clamp(min=1e-6))
-        difference = float((found - reference.float()).abs().max()) / scale
-        if not difference < self._tolerance():
-            raise UnsupportedModelError(
-                f"backend 'lean' gives other logits for {self.name} than transformers does (by {difference:.2g} of "
-                "their size): it leaves out something that this model's config asks for. Use backend='bridge'."
-            )
+        self._agree(found, reference, "Use backend='bridge'.")
 
 
 def _names(n_layers: int) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..kv_rows import FIRST_CAPACITY, Tail
+from ..kv_rows import FIRST_CAPACITY, RowLengths, Tail
 
 __all__ = ["Fed", "LeanRows", "Shared"]
 
@@ -56,7 +56,7 @@ class Fed:
         return spans
 
 
-class LeanRows:
+class LeanRows(RowLengths):
     """Keys and values of ``batch`` rows, ``[layer, batch, kv_head, capacity, d_head]``; capacity doubles as needed.
 
     With ``enabled=False`` it remembers nothing, as :class:`~workbench.models.KVRows` does.
@@ -72,30 +72,16 @@ class LeanRows:
         enabled: bool = True,
         shared: Shared | None = None,
     ) -> None:
-        if batch < 1:
-            raise ValueError(f"a cache needs at least one row, got batch={batch}")
+        super().__init__(batch, 0 if shared is None else shared.length)
         self.n_ctx = n_ctx
         self.enabled = enabled
         self.shared = shared
-        self.base = 0 if shared is None else shared.length
-        """Positions that all rows share and that this store does not hold itself."""
         self._sizes = sizes
-        self._lengths = [self.base] * batch
         n_layers, n_kv_heads, d_head = sizes
         capacity = min(FIRST_CAPACITY, n_ctx)
         # Zeros, not empty: columns behind a row's length are masked, but 0 * NaN would still leak.
         self.keys = like.new_zeros(n_layers, batch, n_kv_heads, capacity, d_head)
         self.values = torch.zeros_like(self.keys)
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        return tuple(self._lengths)
-
-    def rewind(self, row: int, n: int) -> None:
-        own = self._lengths[row] - self.base
-        if not 0 <= n <= own:
-            raise ValueError(f"can't rewind row {row} by {n}: it holds {own} positions")
-        self._lengths[row] -= n
 
     def take(self, row: int, n: int) -> Tail:
         self.rewind(row, n)
