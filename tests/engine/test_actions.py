@@ -440,7 +440,7 @@ def test_what_an_earlier_mod_did_is_on_record_when_a_later_one_raises(model: Any
     with pytest.raises(ModError) as caught:
         run(model, first, answer(ForwardPass, lambda e, a, t: 1 / 0))
     told = [(r.mod, r.action, r.status) for r in caught.value.trace.records if r.kind == "action"]
-    assert told == [("tester", "raised", "refused"), ("first", "force_tokens", "applied")]
+    assert told == [("tester", "raised", "refused"), ("first", "force_tokens", "shadowed")]  # nothing was forced
 
 
 def test_span_logits_are_those_of_the_forced_batch(model: Any, answer: Any) -> None:

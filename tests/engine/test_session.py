@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from workbench import Added, ForwardPass, SamplingParams, Session, Trace, mod, replay
+from workbench import Added, ForwardPass, Prefilled, SamplingParams, Session, Trace, mod, replay
 from workbench.engine import tool_call_pairs
 from workbench.errors import BudgetError, ModError, PromptError, TraceError, UnknownHookError, WorkbenchError
 from workbench.trace import Record
@@ -463,6 +463,17 @@ class TestReplay:
         first = session.generate("hi", max_new_tokens=5, seed=2)
         told = session.resume(first, max_new_tokens=5).trace.run["requests"]["r0"]
         assert (told["turn"], told["taken"]) == (1, 0)
+
+    def test_what_was_never_carried_out_is_not_told_as_applied(self, model: Any, answer: Any) -> None:
+        replaces = answer(Prefilled, lambda e, a, t: a.adjust_prefill([5, 6, 7]), name="replaces")
+        raises = answer(Prefilled, lambda e, a, t: 1 / 0, name="raises")
+        session = Session(model, [replaces, raises])
+        with pytest.raises(ModError):
+            session.generate("hi")
+        [result] = session.last_results
+        assert result.trace.history().tokens == list(result.prompt_tokens)
+        told = [(record.mod, record.action, record.status) for record in result.trace.records if record.mod]
+        assert told == [("raises", "raised", "refused"), ("replaces", "adjust_prefill", "shadowed")]
 
     def test_a_failed_run_fails_again(self, model: Any, answer: Any) -> None:
         def make() -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import tempfile
 import threading
 from collections import Counter
+from ctypes.util import find_library
 from pathlib import Path
 
 from eventful_mods import having_second_thoughts
@@ -21,7 +23,7 @@ __all__ = ["flat"]
 TOKENS = 100
 BATCH = 4
 MOST_GROWTH = 0.02
-WARM = 0.2
+WARM = 0.3
 """The share of the requests after which memory must stand still: caches and allocators are filled by then."""
 
 
@@ -62,7 +64,9 @@ def _open_files() -> int:
 
 
 def _resident() -> int:
-    """Bytes of memory that this process really holds."""
+    """Bytes of memory that this process holds, without what the allocator keeps for later."""
     gc.collect()
+    if libc := find_library("c"):
+        ctypes.CDLL(libc).malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

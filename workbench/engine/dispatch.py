@@ -60,6 +60,10 @@ class Decision:
     prefill: AdjustPrefill | None = None
 
 
+AT_ONCE = (Steer, EditActivation, ClearEdits, Note)
+"""Actions that take effect as they are taken; the others wait until every mod was heard."""
+
+
 class Dispatch:
     """Runs the mods of requests over one model; ``on_mod_error`` is ``raise`` or ``disable``."""
 
@@ -76,6 +80,7 @@ class Dispatch:
         """
         decision = Decision()
         taken: list[tuple[BoundMod, Action, str, int]] = []
+        heard = False
         try:
             for bound in request.mods:
                 if bound.disabled:
@@ -87,9 +92,11 @@ class Dispatch:
                     late = closing and isinstance(action, STRUCTURAL)
                     status = "shadowed" if late else self._take(request, bound, action, decision)
                     taken.append((bound, action, status, took))
-        finally:  # also where a later mod raised: what earlier ones did is on record
+            heard = True
+        finally:  # also where a later mod raised: what earlier ones did is on record, though it never was carried out
             for bound, action, status, took in taken:
                 moot = isinstance(action, AdjustLogits) and decision.structural is not None
+                moot = moot or not (heard or isinstance(action, AT_ONCE))
                 self._note_action(request, event, bound, action, "shadowed" if moot else status, took)
         if not closing and decision.structural is None and isinstance(event, (ForwardPass, Sampled, Added)):
             self._pay_scratch(request, decision)

@@ -53,7 +53,7 @@ class Record:
     top: tuple[tuple[int, float], ...] = ()
     """Likeliest next tokens with their log-probabilities, best first."""
     status: str | None = None
-    """Of actions: ``applied``, ``shadowed`` (an earlier structural action won) or ``refused``."""
+    """Of actions: ``applied``, ``shadowed`` (an earlier structural action won, or a mod raised) or ``refused``."""
     duration_ns: int = 0
     data: Mapping[str, Any] = field(default_factory=dict)
     activations: Mapping[str, Tensor] | None = field(default=None, compare=False, repr=False)
