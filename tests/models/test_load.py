@@ -156,7 +156,7 @@ def change(name: str, **values: object) -> Damage:
         (widen_tokenizer, r"the tokenizer in .* has 261 tokens but the model only 260: it belongs to another model"),
         (drop_weights, r"lacks weights \['model\.layers\.1\..*they would be random\. Fetch the checkpoint again"),
         (cut("model.safetensors"), r"model\.safetensors is truncated or corrupt: its header promises \d+ bytes"),
-        (cut("tokenizer.json"), r"can't be read as a Hugging Face model"),
+        (cut("tokenizer.json"), r"tokenizer.json is not valid JSON: .* Download it again"),
         (cut("config.json"), r"config\.json is not valid JSON"),
         (change("config.json", hidden_size=64), r"can't be read as a Hugging Face model"),
         (change("config.json", model_type="llamma"), r"can't be read as a Hugging Face model.*llamma"),

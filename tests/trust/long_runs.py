@@ -20,7 +20,7 @@ from workbench.flows import FlowEngine, FlowQuestion
 
 __all__ = ["flat"]
 
-TOKENS = 100
+TOKENS = 120
 BATCH = 4
 MOST_GROWTH = 0.02
 WARM = 0.3
@@ -28,7 +28,7 @@ WARM = 0.3
 
 
 def flat(requests: int) -> Counter[str]:
-    """That many requests of a hundred tokens each, under mods and a flow, captured; every tenth batch is kept on disk.
+    """That many requests of up to 120 tokens each, under mods and a flow, captured; every tenth batch is kept on disk.
 
     :raises AssertionError: memory grew by more than 2 %, or a hook, a thread or an open file stayed behind.
     """

@@ -15,7 +15,7 @@ import pytest
 
 import workbench
 from widgets import LiveRun
-from widgets.base.outbox import INTERVAL, Outbox
+from widgets.base.outbox import INTERVAL, MOST_PAUSE, Outbox
 from widgets.base.window import LARGEST_MESSAGE
 from workbench import SamplingParams
 from workbench.errors import PromptError, ReportError, UnknownHookError
@@ -357,6 +357,18 @@ def test_closing_ends_the_thread(model: Any) -> None:
     live.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("workbench-live-run")]
     live.close()
+
+
+def test_an_outbox_rests_after_a_dear_message_but_not_for_ever() -> None:
+    """Its clock says that each message took a minute; the next still comes within the longest pause."""
+    clock = iter(range(0, 10**6, 60))
+    sent = threading.Event()
+    outbox = Outbox(sent.set, clock=lambda: float(next(clock)))
+    for _ in range(2):
+        outbox.touch()
+        assert sent.wait(MOST_PAUSE + 5)
+        sent.clear()
+    outbox.close()
 
 
 def test_an_outbox_sends_the_first_at_once_and_the_last_always() -> None:

@@ -12,6 +12,8 @@ INTERVAL = 0.1
 """Shortest time between two messages, seconds."""
 COST_SHARE = 4.0
 """A message that takes t to make is followed by a pause of this times t: the run comes first."""
+MOST_PAUSE = 2.0
+"""But never of more seconds: on a busy machine the window must still tell that a run has ended."""
 
 
 class Outbox:
@@ -48,7 +50,7 @@ class Outbox:
             began = self._clock()
             self._due = began + INTERVAL
             self._send()
-            self._due = began + max(INTERVAL, COST_SHARE * (self._clock() - began))
+            self._due = began + max(INTERVAL, min(COST_SHARE * (self._clock() - began), MOST_PAUSE))
 
     def close(self) -> None:
         """Send nothing more, and wait for what is being sent."""

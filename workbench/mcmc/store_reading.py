@@ -28,6 +28,7 @@ HEAD = "chain.json"
 HEAD_BYTES = 256 << 20
 MOST_CHAINS = 1 << 16
 MOST_NUMBER = 1 << 53
+MOST_SEED = (1 << 64) - 1
 WHOLE = ("chain", "block", "iteration", "pivot", "tries", "forwarded", "length")
 NUMBERS = ("alpha", "tau", "log_a", "u", "log_p")
 
@@ -89,7 +90,8 @@ def readable(path: Path, name: str = "") -> Iterator[None]:
 def _settings(told: Mapping[str, Any]) -> Settings:
     settings = Settings.from_json(told)
     _whole(settings.chains, MOST_CHAINS)
-    for value in (settings.tries, settings.swap_every, settings.seed, *settings.prompt):
+    _whole(settings.seed, MOST_SEED)
+    for value in (settings.tries, settings.swap_every, *settings.prompt):
         _whole(value)
     if any(not isinstance(hook, str) for hook in settings.capture):
         raise ValueError("its settings name hooks that are no text")
