@@ -44,6 +44,8 @@ def test_a_killed_run_loads_lacks_two_seconds_at_most_and_can_be_made_whole() ->
 
 @pytest.mark.slow
 @posix
+# Where Ctrl-C lands in a finaliser Python itself drops it, and says so.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_ctrl_c_at_any_moment_loses_nothing() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     counted = sum((interrupted(number) for number in range(scaled(40))), Counter())
