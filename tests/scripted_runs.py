@@ -8,7 +8,7 @@ positions.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -22,7 +22,7 @@ from workbench.engine import Action, ActionBuilder, Event
 from workbench.models import Edit, HookedModel, Tokenizer
 from workbench.trace import Record
 
-__all__ = ["MODELS", "MOST_NEW", "Move", "Script", "agrees", "tiny", "under_scripts"]
+__all__ = ["MODELS", "MOST_NEW", "Account", "Move", "Script", "agrees", "tiny", "under_scripts"]
 
 LOGITS = 1e-3
 HOOKS = ("blocks.0.hook_resid_post", "blocks.2.hook_resid_pre")
@@ -50,11 +50,9 @@ class Pass:
     logits: Tensor
 
 
-class Script:
-    """A mod that answers with what a list of moves says, and keeps account of everything it is told.
-
-    Its account of the tokens is made of the events it hears, so that a missing or doubled event shows; that of the
-    edits at each position, of the records of the trace. :meth:`verify` compares its passes with fresh prefills.
+class Account:
+    """A mod with an account of its own of a run: the tokens as the events tell of them, the edits at each position as
+    the records of the trace do. ``moves`` say what a subclass answers.
     """
 
     name = "script"
@@ -69,7 +67,6 @@ class Script:
         self.prompt: list[int] = []
         self.steers: list[tuple[str, Tensor]] = []
         self.edits_at: dict[int, tuple[str, ...]] = {}
-        self.passes: list[Pass] = []
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "params": None, "source": None}
@@ -83,6 +80,42 @@ class Script:
             for begin, end, labels in record.data.get("edits", ()):
                 self.edits_at.update(dict.fromkeys(range(begin, end), tuple(labels)))
 
+    def forget(self, event: Removed) -> None:
+        """Tokens were taken back, and the edits where they stood."""
+        del self.heard[-event.n :]
+        for position in [p for p in self.edits_at if p >= event.position]:
+            del self.edits_at[position]
+
+    def steering(self, actions: ActionBuilder, hook: str, content: int) -> list[Action]:
+        """A change of activations, or the end of all, on some moves of a script that steers."""
+        if not self.steer or content % 3:
+            return []
+        if content % 2:
+            return [actions.clear_edits()]
+        vector = torch.linspace(-1, 1, self.model.d_model) * (1 + content)
+        self.steers.append((hook, vector))
+        return [actions.steer(hook, vector)]
+
+    def edits(self, labels_at: Iterable[tuple[int, Sequence[str]]]) -> list[Edit]:
+        """The edits of those labels at those positions, for a fresh pass."""
+        return [
+            Edit(hook=hook, row=0, start=position, stop=position + 1, fn=lambda x, v=vector: x + v)
+            for position, labels in labels_at
+            for hook, vector in (self.steers[int(label[1:])] for label in labels)
+        ]
+
+
+class Script(Account):
+    """A mod that answers with what a list of moves says, and keeps account of everything it is told.
+
+    Its account is made of the events it hears, so that a missing or doubled event shows. :meth:`verify` compares its
+    passes with fresh prefills.
+    """
+
+    def __init__(self, model: HookedModel, moves: Sequence[Move], request_id: str, *, steer: bool) -> None:
+        super().__init__(model, moves, request_id, steer=steer)
+        self.passes: list[Pass] = []
+
     def handle(self, event: Event, actions: ActionBuilder, tokenizer: Tokenizer) -> Any:
         if isinstance(event, Prefilled):
             self.prompt = list(event.tokens)
@@ -93,9 +126,7 @@ class Script:
             assert event.request.generated == tuple(self.heard)
         elif isinstance(event, Removed):
             assert tuple(self.heard[-event.n :]) == event.tokens
-            del self.heard[-event.n :]
-            for position in [p for p in self.edits_at if p >= event.position]:
-                del self.edits_at[position]
+            self.forget(event)
         if isinstance(event, (Removed, Finished)):
             return None
         return self.answer(event, actions)
@@ -122,11 +153,7 @@ class Script:
 
     def fresh(self, context: Sequence[tuple[int, tuple[str, ...]]]) -> Tensor:
         """Logits ``[pos, vocab]`` of a fresh prefill with the same edits at the same positions."""
-        edits = []
-        for position, (_, labels) in enumerate(context):
-            for label in labels:
-                hook, vector = self.steers[int(label[1:])]
-                edits.append(Edit(hook=hook, row=0, start=position, stop=position + 1, fn=lambda x, v=vector: x + v))
+        edits = self.edits((position, labels) for position, (_, labels) in enumerate(context))
         tokens = [token for token, _ in context]
         return self.model.forward([tokens], self.model.new_cache(), edits=edits, keep=[len(tokens)]).logits[0]
 
@@ -151,17 +178,7 @@ class Script:
                 other = actions.adjust_logits(logits, token_temp=[None, 0, 0.5][content % 3])
             case _:
                 pass
-        return [*self.edit(actions, kind, content), *([other] if other else [])]
-
-    def edit(self, actions: ActionBuilder, kind: int, content: int) -> list[Action]:
-        if not self.steer or content % 3:
-            return []
-        if content % 2:
-            return [actions.clear_edits()]
-        hook = HOOKS[kind % 2]
-        vector = torch.linspace(-1, 1, self.model.d_model) * (1 + content)
-        self.steers.append((hook, vector))
-        return [actions.steer(hook, vector)]
+        return [*self.steering(actions, HOOKS[kind % 2], content), *([other] if other else [])]
 
 
 def under_scripts(

@@ -45,6 +45,10 @@ def test_every_requirement_has_a_lower_and_an_upper_bound(where: str, line: str)
     assert any(each.operator in (">=", "==", "~=") for each in bounds), f"{where}: {line} allows any earlier release"
 
 
+def test_the_requirements_are_all_there() -> None:
+    assert len(REQUIREMENTS) > 20
+
+
 def test_the_python_versions_are_bounded_too() -> None:
     assert has_upper_bound(SpecifierSet(PROJECT["project"]["requires-python"]))
 

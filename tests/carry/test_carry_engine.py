@@ -10,6 +10,7 @@ import torch
 from carry_cases import FAMILIES, LAYERS, PAUSE, carrier, random_adapter, relative
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_runs import Account
 from torch import Tensor
 
 from workbench import Added, Finished, ForwardPass, Prefilled, Removed, SamplingParams, Session, mod
@@ -18,7 +19,6 @@ from workbench.engine import ActionBuilder, Event
 from workbench.errors import CarryError, InvalidActionError, PromptError, UnknownHookError
 from workbench.flows import FlowEngine, FlowQuestion
 from workbench.models import Cache, Edit, HookedModel, Tokenizer
-from workbench.trace import Record
 
 LOGITS = 1e-3
 GREEDY = SamplingParams(temperature=0)
@@ -33,31 +33,11 @@ HOOKS = (
 PROMPT = [5, 99, 123, 7, 43, 8, 200, 17, 64, 31, 250]
 
 
-class Script:
+class Script(Account):
     """A mod that answers with what a list of numbers says, and compares every pass with a fresh one."""
 
-    name = "script"
-    capture: tuple[str, ...] = ()
-
-    def __init__(self, model: CarryModel, moves: list[tuple[int, int, int]], request_id: str, *, steer: bool) -> None:
-        self.model, self.moves, self.steer, self.request_id = model, iter(moves), steer, request_id
-        self.heard: list[int] = []
-        self.prompt: list[int] = []
-        self.steers: list[tuple[str, Tensor]] = []
-        self.edits_at: dict[int, list[str]] = {}
-        self.passes = 0
-
-    def describe(self) -> dict[str, Any]:
-        return {"name": self.name, "params": None, "source": None}
-
-    def listen(self, record: Record) -> None:
-        """A sink: where which edit was active, as the trace says."""
-        if record.request_id == self.request_id and record.kind == "forward_pass":
-            start = record.data["fed_start"]
-            for position in range(start, start + record.data["fed"]):
-                self.edits_at.pop(position, None)
-            for begin, end, labels in record.data.get("edits", ()):
-                self.edits_at.update(dict.fromkeys(range(begin, end), labels))
+    model: CarryModel
+    passes = 0
 
     def handle(self, event: Event, actions: ActionBuilder, tokenizer: Tokenizer) -> Any:
         if isinstance(event, ForwardPass):
@@ -68,36 +48,22 @@ class Script:
         elif isinstance(event, Added):
             self.heard += event.tokens
         elif isinstance(event, Removed):
-            del self.heard[-event.n :]
-            for position in [p for p in self.edits_at if p >= event.position]:
-                del self.edits_at[position]
+            self.forget(event)
         if isinstance(event, (Prefilled, Removed, Finished)):
             return None
         return self.answer(event, actions)
 
     def twin(self, tokens: list[int]) -> Tensor:
         """The last logits of a fresh pass over the tokens, with the same edits at the same positions."""
-        edits = [
-            Edit(hook=self.steers[int(label[1:])][0], row=0, start=position, stop=position + 1,
-                 fn=lambda x, v=self.steers[int(label[1:])][1]: x + v)
-            for position, labels in self.edits_at.items() for label in labels
-        ]  # fmt: skip
         length = self.prompt.index(PAUSE) if PAUSE in self.prompt else len(self.prompt)
         cache = self.model.new_cache(prompt_lengths=[length])
-        return self.model.forward([tokens], cache, edits=edits).logits[0][-1]
+        return self.model.forward([tokens], cache, edits=self.edits(self.edits_at.items())).logits[0][-1]
 
     def answer(self, event: Event, actions: ActionBuilder) -> Any:
         kind, size, content = next(self.moves, (0, 0, 0))
         tokens = [4 + (content * 37 + i) % 250 for i in range(size)]
         back = min(size, len(self.heard))
-        found: list[Any] = []
-        if self.steer and content % 3 == 0:
-            vector = torch.linspace(-1, 1, self.model.d_model) * (1 + content)
-            if content % 2:
-                found.append(actions.clear_edits())
-            else:
-                self.steers.append((HOOKS[(kind + size) % len(HOOKS)], vector))
-                found.append(actions.steer(*self.steers[-1]))
+        found: list[Any] = self.steering(actions, HOOKS[(kind + size) % len(HOOKS)], content)
         if kind == 1 and size:
             found.append(actions.force_tokens(tokens))
         elif kind == 2:

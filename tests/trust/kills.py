@@ -8,7 +8,6 @@ import signal
 import tempfile
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from eventful_mods import having_second_thoughts
+from forks import forked
 from scripted_runs import tiny
 
 from workbench import ForwardPass, Result, Session, Trace, mod, replay
@@ -80,14 +80,7 @@ def killed(number: int) -> Counter[str]:
 
 def _kill_after(seconds: float, work: Callable[[], None]) -> float:
     """Do ``work`` in a forked process and kill that after so many seconds; when that was, on the monotonic clock."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        except BaseException:  # noqa: BLE001  # why: a forked child may not return into its parent's program
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
+    child = forked(work)
     time.sleep(seconds)
     at = time.monotonic()
     os.kill(child, signal.SIGKILL)

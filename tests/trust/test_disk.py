@@ -7,12 +7,12 @@ import resource
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import REFUSED, forked
 from scripted_runs import tiny
 
 from workbench import Session, Trace
@@ -37,15 +37,7 @@ def in_a_process(work: Callable[[], None]) -> None:
 
     :raises AssertionError: it raised there; what, is on standard error.
     """
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        except BaseException:  # noqa: BLE001  # why: a forked child may not return into its parent's program
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
+    _, status = os.waitpid(forked(work), 0)
     assert os.WIFEXITED(status)
     assert os.WEXITSTATUS(status) == 0
 
@@ -132,23 +124,15 @@ def test_the_second_of_two_writers_is_refused_and_the_first_goes_on(tmp_path: Pa
 
 def test_of_many_that_begin_at_once_one_writes(tmp_path: Path) -> None:
     tiny("llama", "bridge")
-    children = []
     start = time.monotonic() + 0.2
-    for number in range(6):
-        child = os.fork()
-        if child == 0:
-            try:
-                time.sleep(max(start - time.monotonic(), 0))
-                generate(tmp_path / "run")
-            except TraceError:
-                os._exit(7)
-            except BaseException:  # noqa: BLE001  # why: a forked child may not return into its parent's program
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
-        children.append((number, child))
-    codes = [os.WEXITSTATUS(os.waitpid(child, 0)[1]) for _, child in children]
-    assert sorted(codes) == [0, 7, 7, 7, 7, 7]
+
+    def work() -> None:
+        time.sleep(max(start - time.monotonic(), 0))
+        generate(tmp_path / "run")
+
+    children = [forked(work, foreseen=(TraceError,)) for _ in range(6)]
+    codes = [os.WEXITSTATUS(os.waitpid(child, 0)[1]) for child in children]
+    assert sorted(codes) == [0, *[REFUSED] * 5]
     trace = Trace.load(tmp_path / "run")
     assert trace.run["status"] == "finished"
     assert [record.seq for record in trace.records] == list(range(len(trace)))

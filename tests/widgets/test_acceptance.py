@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator
 
 import numpy as np
@@ -45,14 +44,6 @@ def test_every_kind_of_window_is_looked_at_in_both_themes(kind: str) -> None:
 
 
 # Those that had no home elsewhere -----------------------------------------------------------------------------------
-
-
-def test_every_requirement_has_an_upper_bound() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    asked = [*project["dependencies"], *(one for group in project["optional-dependencies"].values() for one in group)]
-    assert len(asked) > 20
-    assert [one for one in asked if "<" not in one.partition(";")[0]] == []
-    assert "<" in project["requires-python"]
 
 
 def test_the_prompt_in_the_strip_is_what_the_model_was_fed_with_its_bos_as_a_chip() -> None:

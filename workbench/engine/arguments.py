@@ -20,8 +20,7 @@ __all__ = ["Mods", "Options", "Seeds", "StreamKey", "adopt", "checked_mods", "go
 Mods: TypeAlias = Sequence[Mod] | Sequence[Sequence[Mod]]
 """One list of mods for all prompts, or one list for each."""
 Seeds: TypeAlias = int | Sequence[int | tuple[int, ...]] | None
-"""One seed for all prompts, or one for each: a number, or (seed, index, turn, taken) of a stream to take again.
-"""
+"""One seed for all prompts, or one for each: a number, or a :data:`StreamKey`, all of it or its beginning."""
 StreamKey: TypeAlias = tuple[int, int, int, int]
 """(seed, index, turn, taken): what a random stream is a function of, and how many of its numbers are gone."""
 
@@ -131,5 +130,5 @@ def going_on(after: Result, lane: Lane, seed: int, *, told: int) -> StreamKey:
     request = after.request
     same = told == len(after.prompt_tokens) + len(after.tokens) and seed == after.seed
     if after.reason == "interrupted" and same and request is not None:
-        return (seed, request.stream.index, request.stream.turn, request.taken)
+        return (seed, after.index, request.stream.turn, request.taken)
     return (seed, after.index, lane.turn, 0)

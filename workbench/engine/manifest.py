@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ..models import HookedModel
+from .arguments import StreamKey
 from .request import Request
 
 __all__ = ["manifest"]
@@ -20,11 +21,11 @@ PACKAGES = ("interp-workbench", "torch", "transformers", "transformer-lens", "nu
 
 
 def manifest(
-    model: HookedModel, requests: Sequence[Request], *, on_mod_error: str, streams: Sequence[tuple[int, int, int, int]]
+    model: HookedModel, requests: Sequence[Request], *, on_mod_error: str, streams: Sequence[StreamKey]
 ) -> dict[str, Any]:
     """The JSON-able manifest of a run; ``run_id`` is a digest of what decides its outcome.
 
-    ``streams`` are (seed, index, turn, taken) of each request's random stream.
+    ``streams`` are the keys of the requests' random streams.
     """
     told = {
         "model": _model(model),
@@ -66,7 +67,7 @@ def _model(model: HookedModel) -> dict[str, Any]:
     }
 
 
-def _request(request: Request, stream: tuple[int, int, int, int]) -> dict[str, Any]:
+def _request(request: Request, stream: StreamKey) -> dict[str, Any]:
     return {
         "prompt_tokens": list(request.tokens),
         "conversation": [dict(message) for message in request.conversation],

@@ -98,10 +98,10 @@ class Stream:
     numbers have been drawn before: a run that was interrupted goes on behind them.
     """
 
-    __slots__ = ("_generator", "index", "seed", "taken", "turn")
+    __slots__ = ("_generator", "taken", "turn")
 
     def __init__(self, seed: int, index: int, turn: int = 0, taken: int = 0) -> None:
-        self.seed, self.index, self.turn, self.taken = seed, index, turn, 0
+        self.turn, self.taken = turn, 0
         digest = hashlib.blake2b(f"{seed}:{index}:{turn}".encode(), digest_size=8).digest()
         self._generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
         for _ in range(taken):

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..errors import TraceError
 from .bounded_files import Allowance, file_within, parsed_json, read_json, read_table
 from .checking import check_manifest, folded
+from .history import History
 from .record import Record
 
 __all__ = ["FORMAT", "SCHEMA", "load_trace"]
@@ -41,8 +42,10 @@ SCHEMA = pa.schema(
 )  # fmt: skip
 
 
-def load_trace(directory: Path) -> tuple[dict[str, Any], list[Record]]:
-    """The manifest and the records of a saved trace, each checked by itself and against those before it.
+def load_trace(directory: Path) -> tuple[dict[str, Any], list[Record], dict[str, History]]:
+    """The manifest, the records and the histories of a saved trace.
+
+    Each record is checked by itself and against those before it.
 
     :raises TraceError: no trace is there, or it is damaged, too large, of a newer format, or contradicts itself.
     """
@@ -54,10 +57,9 @@ def load_trace(directory: Path) -> tuple[dict[str, Any], list[Record]]:
     for name in sorted(path.name for path in directory.iterdir() if PART.fullmatch(path.name)):
         records.extend(_read_part(directory, name, run, allowance))
     try:
-        folded(records, run["requests"])
+        return run, records, folded(records, run["requests"])
     except TraceError as error:
         raise TraceError(f"{directory} is damaged: {error}") from None
-    return run, records
 
 
 def _read_manifest(directory: Path) -> dict[str, Any]:

@@ -86,8 +86,7 @@ def from_ingest(document: Any, decode: Callable[[int], str] | None = None) -> Tr
         trace = _restored(parts) if all(ours) else read_log(parts, decode)
     except RecursionError:
         raise TraceError("the log is nested too deeply") from None
-    _check_folding(trace)
-    return trace
+    return _checked(trace)
 
 
 # Writing ---------------------------------------------------------------------------------------------------
@@ -246,7 +245,7 @@ def _restored(parts: Sequence[Part]) -> Trace:
     return Trace(run, records)
 
 
-def _check_folding(trace: Trace) -> None:
+def _checked(trace: Trace) -> Trace:
     """Records that each are well-formed may contradict each other: fold them once, here, where it can be said."""
     try:
         check_manifest(trace.run)
@@ -255,3 +254,4 @@ def _check_folding(trace: Trace) -> None:
         raise TraceError(f"the log's records contradict each other: {error}") from error
     if not known:
         raise TraceError("the log has no events")
+    return Trace(trace.run, trace.records, known)

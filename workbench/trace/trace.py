@@ -25,13 +25,19 @@ class Trace:
     """Everything that happened in one run, and what is needed to run it again.
 
     ``run`` is the manifest (model, tokenizer, versions, requests with prompts, sampling, seeds and mods),
-    JSON-able. ``records`` grows by calling the trace: it is a sink. Nothing is ever taken out.
+    JSON-able. ``records`` grows by calling the trace: it is a sink. Nothing is ever taken out. ``histories`` are those
+    of ``records`` where somebody made them already.
     """
 
-    def __init__(self, run: Mapping[str, Any], records: list[Record] | None = None) -> None:
+    def __init__(
+        self,
+        run: Mapping[str, Any],
+        records: list[Record] | None = None,
+        histories: dict[str, History] | None = None,
+    ) -> None:
         self.run: dict[str, Any] = dict(run)
         self.records: list[Record] = [] if records is None else records
-        self._folded: tuple[int, dict[str, History]] = (0, {})
+        self._folded: tuple[int, dict[str, History]] = (0, {}) if histories is None else (len(self.records), histories)
         self._indexed = 0
         self._captured: list[Record] = []
         self._starts: list[int] = []
@@ -172,8 +178,7 @@ class Trace:
         """
         from .files import load_trace
 
-        run, records = load_trace(Path(directory))
-        return cls(run, records)
+        return cls(*load_trace(Path(directory)))
 
     def __len__(self) -> int:
         return len(self.records)
