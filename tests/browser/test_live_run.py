@@ -267,3 +267,31 @@ def test_both_themes_are_readable_and_accessible(notebook: Notebook, window: Loc
     assert accessibility_faults(window) == []
     notebook.screenshot(f"live-{theme}", window)
     window.locator("[role=listbox]").first.press("?")
+
+
+LATE = """
+from widgets.reading import page
+reading = live._reading(live._run_shown())
+found = page(reading, 3)
+numbers = found.pop("numbers")
+live.tell("progress", {**live.progress(), "shown": 999, "page": found}, [numbers])
+"""
+
+
+def test_a_page_that_begins_after_what_the_view_has_is_asked_for_from_the_start(
+    notebook: Notebook, window: Locator
+) -> None:
+    """A message that was under way when the view opened: the view has nothing of what came before it."""
+    hold(window, False)
+    field(window, "New tokens").fill("8")
+    run(notebook, window)
+    options = window.locator(".wb-strip [role=option]")
+    before = options.all_inner_texts()
+    notebook.ask(LATE)
+    expect(window.get_by_label("Shown run", exact=True)).to_have_value(str(notebook.value("len(live.runs) - 1")))
+    strip = window.locator(".wb-strip").first
+    strip.evaluate("element => { element.style.width = '60%'; }")  # has it drawn anew
+    notebook.page.wait_for_timeout(500)
+    expect(options).to_have_count(len(before), timeout=20_000)
+    assert options.all_inner_texts() == before
+    strip.evaluate("element => { element.style.width = ''; }")

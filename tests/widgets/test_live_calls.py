@@ -7,7 +7,7 @@ import re
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +17,7 @@ import workbench
 from widgets import LiveRun
 from widgets.base.outbox import INTERVAL, MOST_PAUSE, Outbox
 from widgets.base.window import LARGEST_MESSAGE
+from widgets.reading import page
 from workbench import SamplingParams
 from workbench.errors import PromptError, ReportError, UnknownHookError
 from workbench.mods import ban_tokens, calculator
@@ -42,6 +43,19 @@ def heard(live: LiveRun, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]
 
     monkeypatch.setattr(live, "send", keep)
     return heard
+
+
+def pages(heard: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
+    """Of each page that was told: its first item, the end of it, and how many items there are."""
+    told = [message["page"] for message in heard if message.get("page")]
+    return [(page["start"], page["start"] + page["count"], page["total"]) for page in told]
+
+
+def until(holds: Callable[[], Any]) -> None:
+    end = time.monotonic() + WAIT
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.002)
 
 
 def until_held(live: LiveRun, event: str, after: int = -1) -> dict[str, Any]:
@@ -349,6 +363,37 @@ def test_a_second_after_any_moment_brings_ten_messages_at_most(live: LiveRun, he
     assert max(sum(first <= other < first + 0.999 for other in times) for first in times) <= 10
     assert max(each["bytes"] for each in heard) < LARGEST_MESSAGE
     assert heard[-1]["reason"] in ("max_tokens", "eos")
+
+
+def test_a_view_that_opens_while_a_message_is_made_gets_every_token(
+    live: LiveRun, heard: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message in the making begins where the old view stood: the one after it must begin at the first token."""
+    live.run("hello", max_new_tokens=6)
+    assert live.wait(WAIT)
+
+    def nothing_is_new() -> bool:
+        live._outbox.touch()
+        return bool(pages(heard)) and pages(heard)[-1][0] == pages(heard)[-1][2]
+
+    until(nothing_is_new)
+    live._outbox.close()
+    live._outbox = Outbox(live._send_progress)
+    opened = []
+
+    def page_as_a_view_opens(reading: Any, start: int) -> dict[str, Any]:
+        if not opened:
+            opened.append(start)
+            live.answers["hello"]({})
+        return page(reading, start)
+
+    monkeypatch.setattr("widgets.live_run.telling.page", page_as_a_view_opens)
+    heard.clear()
+    live._outbox.touch()
+    until(lambda: len(pages(heard)) == 2)
+    total = pages(heard)[0][2]
+    assert opened == [total]
+    assert pages(heard) == [(total, total, total), (0, total, total)]
 
 
 def test_closing_ends_the_thread(model: Any) -> None:

@@ -125,12 +125,13 @@ class Strip {
 
   // Breaks the items into rows. A branch has rows of its own; so has the prompt; a line break ends one.
   layout() {
+    this.rows = []; // also while it is hidden: rows of items that are gone must not be drawn
+    this.#forget();
     this.width = this.root.clientWidth;
     if (!this.width) return;
     const style = getComputedStyle(this.root);
     this.font = `${style.fontSize} ${style.getPropertyValue("--wb-mono")}`;
     this.smallFont = `11px ${style.getPropertyValue("--wb-sans")}`;
-    this.rows = [];
     let row = null, used = 0, branchEnd = -1;
     const start = (i, branch) => {
       row = { parts: [], first: i, gone: branch !== null, told: branch?.told };
@@ -160,7 +161,6 @@ class Strip {
     if (this.root.style.height === this.height) {
       this.height = this.root.style.height = `${Math.min(Math.max(this.rows.length, this.least), 12) * ROW + 12}px`;
     }
-    this.#forget();
     this.draw();
   }
 

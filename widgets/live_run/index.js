@@ -141,6 +141,7 @@ class LiveWindow {
     if (before.shown !== content.shown || before.runs.length !== content.runs.length) {
       this.items.clear();
       this.strip.cursor = 0;
+      this.strip.layout();
       this.alone();
       this.details.replaceChildren();
     }
@@ -150,6 +151,10 @@ class LiveWindow {
     this.refresh();
   }
   grow(page) {
+    if (page.start > this.items.count) { // what came before it was sent when this view was not there yet
+      this.model.send({ type: "hello" });
+      return;
+    }
     const end = this.strip.cursor >= this.items.count - 1;
     this.items.add(page);
     this.strip.layout();

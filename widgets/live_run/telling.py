@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -50,6 +51,7 @@ class Telling(Window):
         self._runner = Runner(model, self._outbox.touch, refused=self.report, warned=self.notice)
         self._shown = 0
         self._sent: list[Any] = []
+        self._anew = threading.Event()
         super().__init__(self._state(prompt))
         self._begin_notices()
 
@@ -82,7 +84,7 @@ class Telling(Window):
     def _show(self, index: int) -> None:
         """Show another run, from its first token on."""
         self._shown = index
-        self._sent = []
+        self._anew.set()  # heeded by the thread that sends: a message half made must not pass for the first
         self._outbox.touch()
 
     def _begin_notices(self) -> None:
@@ -133,6 +135,9 @@ class Telling(Window):
 
     def _send_progress(self) -> None:
         """What is new since the last message: items from the first that changed on."""
+        if self._anew.is_set():
+            self._anew.clear()
+            self._sent = []
         told = self.progress()
         if not self._runner.runs or not self._run_shown().trace.records:
             self.tell("progress", told)
