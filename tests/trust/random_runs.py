@@ -56,11 +56,12 @@ def drawn(number: int) -> RandomRun:
     """The run of that number, always the same."""
     random = np.random.default_rng(number)
     family, backend = MODELS[random.integers(len(MODELS))]
-    batch = int(random.choice([1, 2, 3, 4], p=[0.1, 0.2, 0.3, 0.4]))  # a pass costs the same for all its rows
+    batch = int(random.choice([1, 2, 3, 4], p=[0.05, 0.1, 0.2, 0.65]))  # a pass costs the same for all its rows
     companion = str(random.choice(COMPANIONS, p=[0.5, 0.2, 0.2, 0.1]))
     lengths = random.integers(1, 10, size=batch)
+    longest = int(random.choice((8, 24)))  # half of the runs are short, so that there are many
     # A chain draws every token itself: beside it the script only watches.
-    moves = [0 if companion == "chain" else int(random.integers(0, 24)) for _ in range(batch)]
+    moves = [0 if companion == "chain" else int(random.integers(0, longest)) for _ in range(batch)]
     return RandomRun(
         number=number,
         family=family,
