@@ -11,6 +11,7 @@ the CPU table, which is what ``make gpu-check`` wants.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -80,12 +81,16 @@ def on_the_cpu(rows: int) -> None:
 
 
 def alternate(works: dict[str, Work]) -> dict[str, float]:
-    """Least seconds of each, taken in turns: what others do on the machine only ever adds."""
+    """Least seconds of each, taken in turns: what others do on the machine only ever adds.
+
+    The order changes from round to round, since each finds in the cache what the one before it left there.
+    """
     taken: dict[str, list[float]] = {name: [] for name in works}
+    permutations = list(itertools.permutations(works))
     for number in range(ROUNDS + 1):
-        for name, work in works.items():
+        for name in permutations[number % len(permutations)]:
             started = time.perf_counter()
-            work()
+            works[name]()
             if number:
                 taken[name].append(time.perf_counter() - started)
     return {name: min(seconds) for name, seconds in taken.items()}

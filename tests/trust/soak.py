@@ -1,6 +1,6 @@
 """The soak: everything in this directory at scale, for ten minutes at most.
 
-    python tests/trust/soak.py [--minutes 10] [--processes 3] [--only script:17]
+    python tests/trust/soak.py [--minutes 10] [--processes 4] [--only script:17]
 
 ``--only`` makes a single run again, by the name that its failure was told with.
 """
@@ -99,8 +99,8 @@ def _soak(minutes: float, processes: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
-    # One more than there are cores: who waits to kill uses none.
-    parser.add_argument("--processes", type=int, default=(os.cpu_count() or 1) + 1)
+    # Two more than there are cores: who waits to kill uses none.
+    parser.add_argument("--processes", type=int, default=(os.cpu_count() or 1) + 2)
     parser.add_argument("--only", metavar="KIND:NUMBER")
     options = parser.parse_args()
     if options.only:

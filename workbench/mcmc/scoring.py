@@ -67,7 +67,7 @@ class Scorer:
         if compiled:
             chosen = logits.gather(1, drawn[:, None]).numpy()
             return drawn.tolist(), _finite(np.column_stack([chosen, np.concatenate(sums)[:, 1:3]]))
-        return drawn.tolist(), self._scalars(logits, drawn, sums)
+        return drawn.tolist(), _finite(self._scalars(logits, drawn, sums))
 
     def score(self, logits: Tensor, tokens: ArrayLike) -> Scalars:
         """The scalars of given tokens ``[rows]`` under ``logits [rows, vocab]`` (float32).
@@ -75,14 +75,15 @@ class Scorer:
         :raises ModelError: a row has a NaN or ``+inf``, or nothing but ``-inf``.
         :raises ChainError: a token's logit is ``-inf``, so that no text with it has a probability.
         """
-        given = torch.as_tensor(np.asarray(tokens, dtype=np.int64), device=logits.device)
+        given = np.asarray(tokens, dtype=np.int64)
         if self._uses_kernel(logits):
-            return _by_kernel(logits, given, self.tau)
+            return _by_kernel(logits, torch.as_tensor(given, device=logits.device), self.tau)
         if self._uses_compiled(logits):
-            scalars = _finite(np.ascontiguousarray(read_rows(logits, given, self.tau)[:, [4, 1, 2]]))
+            scalars: Scalars = read_rows(logits, given, self.tau).take((4, 1, 2), axis=1)
         else:
-            scalars = self._scalars(logits, given, [self._sums(part) for _, part in self._parts(logits)])
-        if scalars[:, 0].min() == -math.inf:
+            drawn = torch.as_tensor(given, device=logits.device)
+            scalars = self._scalars(logits, drawn, [self._sums(part) for _, part in self._parts(logits)])
+        if not math.isfinite(scalars.sum()) and _finite(scalars)[:, 0].min() == -math.inf:
             row = int(scalars[:, 0].argmin())
             raise ChainError(f"row {row}: the logit of token {int(given[row])} is -inf: it can't stand in a text here")
         return scalars
@@ -141,7 +142,7 @@ class Scorer:
         scalars[:, 0] = table[3]
         scalars[:, 1] = table[0] - logs[0]
         scalars[:, 2] = table[0] / self.tau - logs[1] if self._squarings is None else scalars[:, 1] / self.tau + logs[1]
-        return _finite(scalars)
+        return scalars
 
     def _room(self, logits: Tensor) -> Tensor:
         """The buffer ``[rows, width]``, zero behind the vocabulary."""

@@ -25,7 +25,7 @@ LONG = 4096
 """Numbers in a row from which on compiled code is faster by more than starting it costs."""
 SQUARINGS = {1.0: 0, 2.0: 1, 4.0: 2}
 """Powers ``1 / tau`` that squaring gives from an exponential."""
-SOURCES = (Path(__file__).with_name("row_kernels.py"), Path(__file__).parent / "lean" / "atomics.py")
+SOURCES = tuple(Path(__file__).parent / name for name in ("row_kernels.py", "lean/exponential.py", "lean/atomics.py"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,8 @@ def read_rows(logits: Tensor, tokens: ArrayLike, tau: float) -> NDArray[np.float
     ``-inf``. For rows that :func:`reads_compiled`.
     """
     (count, size), given = logits.shape, np.asarray(tokens, dtype=np.int64)
-    if given.shape != (count,) or not (count == 0 or 0 <= given.min() <= given.max() < size):
+    listed = given.tolist()  # of few numbers, as here, plain Python finds the extremes sooner
+    if given.shape != (count,) or not (count == 0 or 0 <= min(listed) <= max(listed) < size):
         raise ValueError(f"each of {count} rows needs a token below {size}, got {given}")
     found, numbers, squarings = np.empty((count, 5)), _flat(logits), SQUARINGS.get(1 / tau, -1)
     _kernels().read_rows(
@@ -95,8 +96,12 @@ def _flat(rows: Tensor) -> NDArray[np.float32]:
 
     Compiled code is made anew for every layout of an array: so there is one, and it gives the same bits for all.
     """
-    length = (len(rows) - 1) * rows.stride(0) + rows.shape[1] if len(rows) else 0
-    array: NDArray[np.float32] = rows.detach().as_strided((length,), (1,)).numpy()
+    array: NDArray[np.float32]
+    if rows.is_contiguous():
+        array = rows.detach().numpy().reshape(-1)
+    else:
+        length = (len(rows) - 1) * rows.stride(0) + rows.shape[1] if len(rows) else 0
+        array = rows.detach().as_strided((length,), (1,)).numpy()
     return array
 
 

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from .atomics import jit
+from .exponential import LOWEST, exponential
 from .layout import KEY, PATTERN, QUERY, VALUE, Array, Model, Notes, Scratch, Store, Z
 
 __all__ = ["attend", "gather", "note", "place"]
@@ -87,27 +88,55 @@ def _score(
     where: tuple[int, ...], keys: Array, row: int, base: int, low: int, high: int, model: Model, scratch: Scratch
 ) -> None:
     layer, column, kv_head, first_head, group = where
-    size = keys.shape[4]
-    for position in range(low, high):
+    past, size = keys[layer, row, kv_head], keys.shape[4]
+    eights = low + (high - low) // 8 * 8
+    for position in range(low, eights, 8):  # eight keys are in the nearest cache while all heads read them
+        for head in range(first_head, first_head + group):
+            query = scratch.qkv[column, head * size : (head + 1) * size]
+            scores = scratch.scores[column, head, position : position + 8]
+            _eight_scores(query, past, position - base, model.attention_scale, scores)
+    for position in range(eights, high):
         for head in range(first_head, first_head + group):
             total = np.float32(0)
             for k in range(size):
-                total += keys[layer, row, kv_head, position - base, k] * scratch.qkv[column, head * size + k]
+                total += past[position - base, k] * scratch.qkv[column, head * size + k]
             scratch.scores[column, head, position] = total * model.attention_scale
 
 
 @jit
+def _eight_scores(query: Array, keys: Array, first: int, scale: np.float32, scores: Array) -> None:
+    a = b = c = d = np.float32(0)
+    e = f = g = h = np.float32(0)
+    for k in range(query.size):
+        number = query[k]
+        a += number * keys[first, k]
+        b += number * keys[first + 1, k]
+        c += number * keys[first + 2, k]
+        d += number * keys[first + 3, k]
+        e += number * keys[first + 4, k]
+        f += number * keys[first + 5, k]
+        g += number * keys[first + 6, k]
+        h += number * keys[first + 7, k]
+    scores[0], scores[1], scores[2], scores[3] = a * scale, b * scale, c * scale, d * scale
+    scores[4], scores[5], scores[6], scores[7] = e * scale, f * scale, g * scale, h * scale
+
+
+@jit
 def _exponentials(column: int, head: int, chunk: int, low: int, high: int, scratch: Scratch) -> None:
+    scores = scratch.scores[column, head, low:high]
     peak = np.float32(-np.inf)
-    for position in range(low, high):
-        peak = max(peak, scratch.scores[column, head, position])
-    total = np.float32(0)
-    for position in range(low, high):
-        weight = math.exp(scratch.scores[column, head, position] - peak)
-        scratch.scores[column, head, position] = weight
+    for k in range(scores.size):
+        peak = max(peak, scores[k])
+    total = depths = np.float32(0)
+    for k in range(scores.size):
+        depth = scores[k] - peak
+        depths += depth
+        weight = exponential(LOWEST if depth < LOWEST else depth)
+        scores[k] = weight
         total += weight
     scratch.peaks[column, head, chunk] = peak
-    scratch.totals[column, head, chunk] = total
+    # An exponential made of a NaN's bits may be any number: a NaN must stay one.
+    scratch.totals[column, head, chunk] = total if depths == depths else depths
     for k in range(scratch.sums.shape[3]):
         scratch.sums[column, head, chunk, k] = 0
 
@@ -117,11 +146,29 @@ def _weigh(
     where: tuple[int, ...], chunk: int, values: Array, row: int, base: int, low: int, high: int, scratch: Scratch
 ) -> None:
     layer, column, kv_head, first_head, group = where
-    for position in range(low, high):
+    past = values[layer, row, kv_head]
+    eights = low + (high - low) // 8 * 8
+    for position in range(low, eights, 8):
+        for head in range(first_head, first_head + group):
+            weights = scratch.scores[column, head, position : position + 8]
+            _add_eight(weights, past, position - base, scratch.sums[column, head, chunk])
+    for position in range(eights, high):
         for head in range(first_head, first_head + group):
             weight = scratch.scores[column, head, position]
-            for k in range(values.shape[4]):
-                scratch.sums[column, head, chunk, k] += weight * values[layer, row, kv_head, position - base, k]
+            for k in range(past.shape[1]):
+                scratch.sums[column, head, chunk, k] += weight * past[position - base, k]
+
+
+@jit
+def _add_eight(weights: Array, values: Array, first: int, sums: Array) -> None:
+    a, b, c, d = weights[0], weights[1], weights[2], weights[3]
+    e, f, g, h = weights[4], weights[5], weights[6], weights[7]
+    for k in range(sums.size):
+        left = a * values[first, k] + b * values[first + 1, k] + c * values[first + 2, k] + d * values[first + 3, k]
+        right = (
+            e * values[first + 4, k] + f * values[first + 5, k] + g * values[first + 6, k] + h * values[first + 7, k]
+        )
+        sums[k] += left + right
 
 
 @jit

@@ -24,7 +24,9 @@ from .weights import LeanWeights
 
 __all__ = ["CompiledGear"]
 
-SOURCES = ("atomics.py", "attention.py", "kernels.py", "layout.py", "packed_products.py", "products.py")
+SOURCES = (
+    "atomics.py", "attention.py", "exponential.py", "kernels.py", "layout.py", "packed_products.py", "products.py",
+)  # fmt: skip
 """What the compiled pass is made from."""
 MAX_COLUMNS = 24
 """Tokens a pass may feed; for more of them torch's matrix product is as fast or faster."""
