@@ -11,20 +11,24 @@ half ``2 * n_layers`` unembeds. Between any two the caller may look at the strea
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from .atomics import entry, fetch_add, jit, load, pause
 from .attention import attend, gather, note, place
+from .exponential import LOWEST, exponential
 from .layout import ATTENTION_OUT, MID, MLP_OUT, PHASES, POST, PRE, STRIDE, Counters, Model, Notes, Scratch, Store
 from .products import Matrix, height, product, spread
 
 __all__ = ["run_halves"]
 
-ROWS = 16
-"""Rows of a weight matrix in a piece: some 40 kB, and one cache line of results, so that no two threads share one."""
+PIECES = 24
+"""About so many pieces a product is cut into: enough for threads to end together, few since each has its price."""
+LINE = 16
+"""Rows of a weight matrix whose results fill a cache line: no two threads share one."""
+MOST_ROWS = 256
+"""Rows in a piece at most."""
 SPINS = 64
 """Looks at a counter before the processor is offered to others."""
 
@@ -77,12 +81,20 @@ def _wait(counters: Counters, phase: int, pieces: int) -> None:
 def _multiply(weights: Any, layer: int, piece: int, given: Matrix, scratch: Scratch, n: int, result: Matrix) -> None:
     """A piece of a product."""
     n_rows = height(weights)
-    product(weights, layer, (piece * ROWS, min(piece * ROWS + ROWS, n_rows)), given, scratch, n, result)
+    rows = _rows(n_rows)
+    product(weights, layer, (piece * rows, min(piece * rows + rows, n_rows)), given, scratch, n, result)
 
 
 @jit
-def _pieces(weights: Any) -> int:
-    return (height(weights) + ROWS - 1) // ROWS
+def _rows(n_rows: int) -> int:
+    """How many of ``n_rows`` make a piece."""
+    lines = (n_rows + PIECES * LINE - 1) // (PIECES * LINE)
+    return min(lines * LINE, MOST_ROWS)
+
+
+@jit
+def _pieces(n_rows: int) -> int:
+    return (n_rows + _rows(n_rows) - 1) // _rows(n_rows)
 
 
 @jit
@@ -90,7 +102,7 @@ def _attention_half(
     half: int, layer: int, model: Model, store: Store, scratch: Scratch, notes: Notes, counters: Counters
 ) -> None:
     phase, n = half * PHASES, scratch.n_columns
-    pieces = _pieces(model.qkv)
+    pieces = _pieces(height(model.qkv))
     piece = _next(counters, phase)
     while piece < pieces:
         _multiply(model.qkv, layer, piece, scratch.normed, scratch, n, scratch.qkv)
@@ -111,7 +123,7 @@ def _attention_half(
             _did(counters, phase + 1)
         piece = _next(counters, phase + 1)
     _wait(counters, phase + 1, pieces + 1)
-    pieces = _pieces(model.attention_out)
+    pieces = _pieces(height(model.attention_out))
     piece = _next(counters, phase + 2)
     while piece < pieces:
         _multiply(model.attention_out, layer, piece, scratch.mixed, scratch, n, scratch.added)
@@ -129,7 +141,7 @@ def _attention_half(
 @jit
 def _mlp_half(half: int, layer: int, model: Model, scratch: Scratch, notes: Notes, counters: Counters) -> None:
     phase, n = half * PHASES, scratch.n_columns
-    pieces = (height(model.gate_up) // 2 + ROWS - 1) // ROWS
+    pieces = _pieces(height(model.gate_up) // 2)
     piece = _next(counters, phase)
     while piece < pieces:
         _gate(layer, piece, model, scratch)
@@ -138,7 +150,7 @@ def _mlp_half(half: int, layer: int, model: Model, scratch: Scratch, notes: Note
             _did(counters, phase)
         piece = _next(counters, phase)
     _wait(counters, phase, pieces + 1)
-    pieces = _pieces(model.down)
+    pieces = _pieces(height(model.down))
     piece = _next(counters, phase + 1)
     while piece < pieces:
         _multiply(model.down, layer, piece, scratch.opened, scratch, n, scratch.added)
@@ -157,7 +169,7 @@ def _mlp_half(half: int, layer: int, model: Model, scratch: Scratch, notes: Note
 @jit
 def _unembed(half: int, model: Model, scratch: Scratch, counters: Counters) -> None:
     phase, n = half * PHASES, scratch.n_kept
-    pieces = _pieces(model.unembedding) if n else 0
+    pieces = _pieces(height(model.unembedding)) if n else 0
     piece = _next(counters, phase)
     while piece < pieces:
         _multiply(model.unembedding, 0, piece, scratch.normed, scratch, n, scratch.logits)
@@ -188,28 +200,41 @@ def _ready(half: int, model: Model, scratch: Scratch, notes: Notes) -> None:
 
 @jit
 def _gate(layer: int, piece: int, model: Model, scratch: Scratch) -> None:
-    """``ROWS`` of the gate, what they gate, and their product."""
+    """Some rows of the gate, what they gate, and their product."""
     n, d_mlp = scratch.n_columns, height(model.gate_up) // 2
-    first, stop = piece * ROWS, min(piece * ROWS + ROWS, d_mlp)
+    rows = _rows(d_mlp)
+    first, stop = piece * rows, min(piece * rows + rows, d_mlp)
     product(model.gate_up, layer, (first, stop), scratch.normed, scratch, n, scratch.gated)
     product(model.gate_up, layer, (d_mlp + first, d_mlp + stop), scratch.normed, scratch, n, scratch.gated)
     for column in range(n):
-        for k in range(first, stop):
-            gate = scratch.gated[column, k]
-            opened = _silu(gate) if model.is_silu else _gelu(gate)
-            scratch.opened[column, k] = opened * scratch.gated[column, d_mlp + k]
+        gates, gated = scratch.gated[column, first:stop], scratch.gated[column, d_mlp + first : d_mlp + stop]
+        opened = scratch.opened[column, first:stop]
+        if model.is_silu:
+            for k in range(gates.size):
+                opened[k] = _silu(gates[k]) * gated[k]
+        else:
+            for k in range(gates.size):
+                opened[k] = _gelu(gates[k]) * gated[k]
 
 
 @jit
 def _silu(x: np.float32) -> np.float32:
-    return x / (np.float32(1) + math.exp(-x))
+    decay = _decay(x)
+    return (x if x >= 0 else x * decay) / (np.float32(1) + decay)
 
 
 @jit
 def _gelu(x: np.float32) -> np.float32:
-    """The approximation by tanh that Gemma is trained with."""
-    inner = np.float32(0.7978845608028654) * (x + np.float32(0.044715) * x * x * x)
-    return np.float32(0.5) * x * (np.float32(1) + math.tanh(inner))
+    """The approximation by tanh that Gemma is trained with: ``x (1 + tanh(y)) / 2``, a sigmoid of ``2 y``."""
+    decay = _decay(np.float32(1.5957691216057308) * (x + np.float32(0.044715) * x * x * x))
+    return (x if x >= 0 else x * decay) / (np.float32(1) + decay)
+
+
+@jit
+def _decay(x: np.float32) -> np.float32:
+    """``exp(-|x|)``, where that is no tiny number: both kinds of gates need no other."""
+    below = -abs(x)
+    return exponential(LOWEST if below < LOWEST else below)
 
 
 @jit
