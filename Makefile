@@ -1,7 +1,7 @@
 # The commands of the project. From a bare Debian machine with Python 3.11 and make:
 #   make lab    the tour in JupyterLab          make test    everything that continuous integration runs
 #   make demo   three short runs and a report   make check   the same without set-up steps
-# Settings: PYTHON=... (interpreter), PYTEST_ARGS=... (for example -m "not real"), LAB_ARGS=...
+# Settings: PYTHON=... (interpreter), PYTEST_ARGS=... (for example -m "not real"), WORKERS=... (of the tests), LAB_ARGS=...
 
 SHELL := /bin/sh
 PY := .venv/bin/python
@@ -13,6 +13,7 @@ SITE := build/docs
 SITE_SOURCES := $(shell find docs workbench widgets -name '*.py' -o -name '*.md' -o -path 'docs/static/*' -o -path 'docs/images/*.png')
 PYTHON ?=
 PYTEST_ARGS ?=
+WORKERS ?= 2
 LAB_ARGS ?=
 export PYTHON
 export PYTHONUNBUFFERED := 1
@@ -94,7 +95,7 @@ $(SITE)/built: $(SITE_SOURCES)
 	@touch $@
 
 pytest: venv
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 contract-tl4: venv
 	@sh scripts/setup.sh tl4 "$(NEXT_TRANSFORMER_LENS)"

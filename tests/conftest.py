@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -25,6 +26,19 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("workbench")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """For several processes: a file stays whole, and all of the browser's tests share one JupyterLab."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/browser" if nodeid.startswith("tests/browser/") else nodeid.partition("::")[0]
+
+    config.option.loadscopereorder = False  # in order: the browser's tests, which take longest, begin at once
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
