@@ -13,6 +13,7 @@ import numpy as np
 from .atomics import jit
 from .exponential import LOWEST, exponential
 from .layout import KEY, PATTERN, QUERY, VALUE, Array, Model, Notes, Scratch, Store, Z
+from .products import dot_eight
 
 __all__ = ["attend", "gather", "note", "place"]
 
@@ -93,32 +94,16 @@ def _score(
     for position in range(low, eights, 8):  # eight keys are in the nearest cache while all heads read them
         for head in range(first_head, first_head + group):
             query = scratch.qkv[column, head * size : (head + 1) * size]
-            scores = scratch.scores[column, head, position : position + 8]
-            _eight_scores(query, past, position - base, model.attention_scale, scores)
+            scores, scale = scratch.scores[column, head, position : position + 8], model.attention_scale
+            a, b, c, d, e, f, g, h = dot_eight(query, past, position - base)
+            scores[0], scores[1], scores[2], scores[3] = a * scale, b * scale, c * scale, d * scale
+            scores[4], scores[5], scores[6], scores[7] = e * scale, f * scale, g * scale, h * scale
     for position in range(eights, high):
         for head in range(first_head, first_head + group):
             total = np.float32(0)
             for k in range(size):
                 total += past[position - base, k] * scratch.qkv[column, head * size + k]
             scratch.scores[column, head, position] = total * model.attention_scale
-
-
-@jit
-def _eight_scores(query: Array, keys: Array, first: int, scale: np.float32, scores: Array) -> None:
-    a = b = c = d = np.float32(0)
-    e = f = g = h = np.float32(0)
-    for k in range(query.size):
-        number = query[k]
-        a += number * keys[first, k]
-        b += number * keys[first + 1, k]
-        c += number * keys[first + 2, k]
-        d += number * keys[first + 3, k]
-        e += number * keys[first + 4, k]
-        f += number * keys[first + 5, k]
-        g += number * keys[first + 6, k]
-        h += number * keys[first + 7, k]
-    scores[0], scores[1], scores[2], scores[3] = a * scale, b * scale, c * scale, d * scale
-    scores[4], scores[5], scores[6], scores[7] = e * scale, f * scale, g * scale, h * scale
 
 
 @jit

@@ -80,9 +80,7 @@ def _wait(counters: Counters, phase: int, pieces: int) -> None:
 @jit
 def _multiply(weights: Any, layer: int, piece: int, given: Matrix, scratch: Scratch, n: int, result: Matrix) -> None:
     """A piece of a product."""
-    n_rows = height(weights)
-    rows = _rows(n_rows)
-    product(weights, layer, (piece * rows, min(piece * rows + rows, n_rows)), given, scratch, n, result)
+    product(weights, layer, _span(height(weights), piece), given, scratch, n, result)
 
 
 @jit
@@ -90,6 +88,13 @@ def _rows(n_rows: int) -> int:
     """How many of ``n_rows`` make a piece."""
     lines = (n_rows + PIECES * LINE - 1) // (PIECES * LINE)
     return min(lines * LINE, MOST_ROWS)
+
+
+@jit
+def _span(n_rows: int, piece: int) -> tuple[int, int]:
+    """First row of a piece, and the row behind its last."""
+    rows = _rows(n_rows)
+    return piece * rows, min(piece * rows + rows, n_rows)
 
 
 @jit
@@ -202,8 +207,7 @@ def _ready(half: int, model: Model, scratch: Scratch, notes: Notes) -> None:
 def _gate(layer: int, piece: int, model: Model, scratch: Scratch) -> None:
     """Some rows of the gate, what they gate, and their product."""
     n, d_mlp = scratch.n_columns, height(model.gate_up) // 2
-    rows = _rows(d_mlp)
-    first, stop = piece * rows, min(piece * rows + rows, d_mlp)
+    first, stop = _span(d_mlp, piece)
     product(model.gate_up, layer, (first, stop), scratch.normed, scratch, n, scratch.gated)
     product(model.gate_up, layer, (d_mlp + first, d_mlp + stop), scratch.normed, scratch, n, scratch.gated)
     for column in range(n):

@@ -19,7 +19,7 @@ from .atomics import jit, meaning
 from .layout import GROUP
 from .packed_products import multiply_packed, spread_columns
 
-__all__ = ["Matrix", "height", "multiply", "product", "spread"]
+__all__ = ["Matrix", "dot_eight", "height", "multiply", "product", "spread"]
 
 Matrix = NDArray[np.float32]
 MANY = 16
@@ -148,19 +148,26 @@ def _two_by_four(weights: Matrix, row: int, given: Matrix, column: int, result: 
 
 @jit
 def _one_by_eight(weights: Matrix, row: int, given: Matrix, column: int, result: Matrix) -> None:
-    a = b = c = d = np.float32(0)
-    e = f = g = h = np.float32(0)
-    for k in range(weights.shape[1]):
-        weight = weights[row, k]
-        a += weight * given[column, k]
-        b += weight * given[column + 1, k]
-        c += weight * given[column + 2, k]
-        d += weight * given[column + 3, k]
-        e += weight * given[column + 4, k]
-        f += weight * given[column + 5, k]
-        g += weight * given[column + 6, k]
-        h += weight * given[column + 7, k]
+    a, b, c, d, e, f, g, h = dot_eight(weights[row], given, column)
     result[column, row], result[column + 1, row] = a, b
     result[column + 2, row], result[column + 3, row] = c, d
     result[column + 4, row], result[column + 5, row] = e, f
     result[column + 6, row], result[column + 7, row] = g, h
+
+
+@jit
+def dot_eight(one: Any, others: Matrix, first: int) -> tuple[Any, ...]:
+    """The products of ``one [in]`` with eight rows of ``others [row, in]``, from the row ``first`` on."""
+    a = b = c = d = np.float32(0)
+    e = f = g = h = np.float32(0)
+    for k in range(one.size):
+        number = one[k]
+        a += number * others[first, k]
+        b += number * others[first + 1, k]
+        c += number * others[first + 2, k]
+        d += number * others[first + 3, k]
+        e += number * others[first + 4, k]
+        f += number * others[first + 5, k]
+        g += number * others[first + 6, k]
+        h += number * others[first + 7, k]
+    return a, b, c, d, e, f, g, h
