@@ -43,7 +43,7 @@ model: venv
 # --- use ---
 
 lab: model
-	$(PY) -m jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) --ServerApp.root_dir=. $(LAB_ARGS) $(TOUR)
+	$(PY) -m jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/$(TOUR) $(LAB_ARGS)
 
 demo: model
 	.venv/bin/workbench demo --out reports/demo --overwrite

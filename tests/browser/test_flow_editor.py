@@ -466,7 +466,7 @@ def test_trying_lights_the_path_and_entering_again_uses_the_cache(notebook: Note
     for text in (name, answer, route, erased.strip()[:40]):
         expect(line).to_contain_text(text)
     p = notebook.value("float(tools.visits().probability[0])")
-    assert line.locator(".wb-chosen .wb-bar").inner_text() == f"{p:.4g}"
+    assert line.locator(".wb-picked .wb-bar").inner_text() == f"{p:.4g}"
     expect(box(tools, name).locator(".wb-visit")).to_have_text("1")
     expect(box(tools, name)).to_have_class(re.compile("wb-lit"))
     notebook.screenshot("flow-tried", tools)

@@ -60,6 +60,18 @@ def test_a_live_window_hides_its_html_form(notebook: Notebook) -> None:
 
 @pytest.mark.usefixtures("no_faults")
 @pytest.mark.parametrize("kind", FORMS)
+def test_windows_of_other_kinds_in_the_page_do_not_change_the_looks(notebook: Notebook, kind: str) -> None:
+    """All styles of a page hold for all of it; a rule of one kind of window must not reach another kind."""
+    window = notebook.window(kind)
+    expect(window).to_be_visible()
+    found = window.evaluate(_LOOKS_WITHOUT_OTHERS, kind)
+    assert found["off"] >= len(FORMS) - 1, "the styles of the other kinds were not found"
+    assert found["measured"] > 40
+    assert found["changed"] == []
+
+
+@pytest.mark.usefixtures("no_faults")
+@pytest.mark.parametrize("kind", FORMS)
 def test_a_warning_is_a_row_in_the_window_until_it_is_dismissed(notebook: Notebook, kind: str) -> None:
     window = notebook.window(kind)
     row = window.locator(".wb-notices:not(.wb-silent)")
@@ -187,3 +199,27 @@ def test_a_saved_notebook_shows_the_forms_when_its_kernel_is_gone(notebook: Note
     # JupyterLab's own complaint about the missing model is the only one.
     faults = notebook.faults()
     assert [fault for fault in faults if "model not found" not in fault and "widget model" not in fault] == []
+
+
+_LOOKS_WITHOUT_OTHERS = """(root, kind) => {
+  const looks = () => {
+    const { x: left, y: top } = root.getBoundingClientRect();
+    return [...root.querySelectorAll('*')].filter((each) => each.checkVisibility()).map((each) => {
+      const { x, y, width, height } = each.getBoundingClientRect(), style = getComputedStyle(each);
+      const place = [x - left, y - top, width, height].map((value) => value.toFixed(1));
+      return [each.tagName, each.className, ...place, style.color, style.backgroundColor, style.fontWeight].join(' ');
+    });
+  };
+  const others = [...document.styleSheets].filter((sheet) => {
+    const text = sheet.ownerNode?.textContent ?? '';
+    return text.includes('--wb-paper:') && !text.includes(`.wb-${kind} `);
+  });
+  const before = looks();
+  others.forEach((sheet) => (sheet.disabled = true));
+  const after = looks();
+  others.forEach((sheet) => (sheet.disabled = false));
+  return {
+    off: others.length, measured: before.length,
+    changed: before.flatMap((each, i) => (each === after[i] ? [] : [`${each} | ${after[i]}`])).slice(0, 10),
+  };
+}"""

@@ -74,9 +74,11 @@ def test_a_run_shows_its_tokens_and_the_numbers_of_its_trace(notebook: Notebook,
     frame = notebook.value("live.trace.tokens().text.tolist()")
     assert len(frame) == 12
     expect(window.locator("[role=option].wb-sampled")).to_have_count(12)
+    uid = window.locator(".wb-facts div", has_text="uid").locator("dd")
+    expect(uid).to_have_text("11")  # the cursor goes with the run, to its last token
     window.locator("[role=option].wb-sampled").nth(3).click()
     p = notebook.value("float(live.trace.tokens().logprob[3])")
-    expect(window.locator(".wb-facts div", has_text="uid").locator("dd")).to_have_text("3")
+    expect(uid).to_have_text("3")
     shown = window.locator(".wb-candidates tr", has_text="chosen").locator("td").nth(2).inner_text()
     assert float(shown) == pytest.approx(2.718281828459045**p, rel=1e-3)
 

@@ -57,6 +57,23 @@ def test_two_traces_are_compared_by_position(trace: Trace, other: Trace, model: 
         TraceExplorer(trace).differences()
 
 
+def test_a_chosen_token_stays_chosen_for_views_that_open_later(trace: Trace, model: Any) -> None:
+    explorer = TraceExplorer(trace, model)
+    assert explorer.chosen == []
+    explorer.select(7)
+    place = explorer.frame().uid.tolist().index(7)
+    assert explorer.get_state()["chosen"] == [place, 0]
+    explorer.select(7)
+    assert explorer.chosen == [place, 1], "the same token again is a change: a person may have moved on"
+    explorer.refresh()
+    assert explorer.chosen[0] == place
+    with pytest.raises(ReportError, match="no token number 999"):
+        explorer.select(999)
+    assert explorer.chosen[0] == place
+    explorer.show(explorer.request_id)
+    assert explorer.chosen == []
+
+
 def test_equal_traces_have_no_difference(trace: Trace, model: Any) -> None:
     again = eventful_run(model)
     parting = TraceExplorer(trace, compare=again).state["parting"]

@@ -335,6 +335,8 @@ def test_a_preview_is_the_mask_of_a_run(model: Any) -> None:
     }  # fmt: skip
     with pytest.raises(FlowError, match="can't follow"):
         allowed_next(RegexStrat("[0-9]{3}"), model, "x")
+    shown = "".join(allowed_next(strategy_of(read_value({"kind": "until", **FRESH["until"][1]})), model)["tokens"])
+    assert "\u2400" not in shown, "what can't be read comes last"
     assert "tokens" not in allowed_next(RegexStrat("[0-9]{3}"), None)
 
 

@@ -63,7 +63,7 @@ class CarryInspector(Talking):
     """
 
     _esm = script(HERE, "cards", own=PARTS)
-    _css = style(HERE, "parts")
+    _css = style(HERE, "carry", "parts")
 
     def __init__(
         self,

@@ -63,8 +63,8 @@ def allowed_next(strategy: Any, model: HookedModel | None, so_far: str = "") -> 
     """What an answer that begins with ``so_far`` may go on with: ``words`` always, and lists where there are any.
 
     ``answers`` are whole answers of a finite list that begin so. ``tokens`` are texts of allowed tokens, the shortest
-    first, ``count`` how many are allowed, and ``complete`` says whether the answer may end here: all from the mask that
-    a run uses.
+    first and control characters last, ``count`` how many are allowed, and ``complete`` says whether the answer may end
+    here: all from the mask that a run uses.
 
     :raises FlowError: no answer begins with ``so_far``, or the tokenizer can't spell the answers.
     """
@@ -78,12 +78,14 @@ def allowed_next(strategy: Any, model: HookedModel | None, so_far: str = "") -> 
     matcher = Constraint(strategy, model.tokenizer, model.vocab_size, leading_space=True).start()
     matcher.advance_all(model.tokenizer.encode(so_far) if so_far else [])
     allowed = matcher.mask().nonzero().flatten().tolist() if matcher.can_continue else []
-    texts = sorted(
-        dict.fromkeys(map(model.tokenizer.token_text, allowed[:LOOKED_AT])), key=lambda text: (len(text), text)
-    )
+    texts = sorted(dict.fromkeys(map(model.tokenizer.token_text, allowed[:LOOKED_AT])), key=_hard_to_read)
     return found | {
         "tokens": [marked(text) for text in texts[:SHOWN]], "count": len(allowed), "complete": matcher.complete,
     }  # fmt: skip
+
+
+def _hard_to_read(text: str) -> tuple[bool, int, str]:
+    return not text.strip(" \t\n\r").isprintable(), len(text), text
 
 
 def in_words(strategy: Any) -> str:

@@ -73,7 +73,7 @@ class Trying {
   }
   #visit(visit, index, run) {
     const { frame } = this.owner;
-    const bars = visit.probs.map(([label, key, p]) => h("div", { class: `wb-prob ${key === visit.key ? "wb-chosen" : ""}` }, h("span", { class: "wb-word" }, labelNodes(label)), barred(p)));
+    const bars = visit.probs.map(([label, key, p]) => h("div", { class: `wb-prob ${key === visit.key ? "wb-picked" : ""}` }, h("span", { class: "wb-word" }, labelNodes(label)), barred(p)));
     const question = h("button", { type: "button", class: "wb-link", onclick: () => this.owner.boxes.has(visit.question) && this.owner.canvas.focus(visit.question), title: "Show it in the drawing" }, visit.question);
     const others = visit.choices.filter((choice) => choice.trim().toLowerCase() !== visit.key.toLowerCase());
     const again = (answer) => frame.button(answer, () => this.reenter(index, answer), { title: `Go on from here as if the answer were ${answer}; the KV cache is used again`, "aria-label": `Answer visit ${index + 1} with ${answer}` });

@@ -48,7 +48,7 @@ class FlowEditor(Outward):
     """
 
     _esm = script(HERE, own=PARTS)
-    _css = style(HERE)
+    _css = style(HERE, "flow", "parts")
 
     def __init__(
         self,

@@ -136,7 +136,7 @@ class LiveWindow {
     }
   }
   progressed(content, buffers) {
-    const before = this.now;
+    const before = this.now, follows = this.isBusy(); // the last tokens come with the news that the run is over
     this.now = content;
     if (before.shown !== content.shown || before.runs.length !== content.runs.length) {
       this.items.clear();
@@ -145,12 +145,12 @@ class LiveWindow {
       this.alone();
       this.details.replaceChildren();
     }
-    if (content.page) this.grow({ ...content.page, numbers: buffers[0] });
+    if (content.page) this.grow({ ...content.page, numbers: buffers[0] }, follows || this.isBusy());
     if (before.state !== content.state) this.frame.say(`run ${content.state}${content.reason ? `, ${content.reason}` : ""}`);
     if (before.state !== "idle" && content.state === "idle" && this.items.count) this.strip.select(this.strip.cursor);
     this.refresh();
   }
-  grow(page) {
+  grow(page, follows = this.isBusy()) {
     if (page.start > this.items.count) { // what came before it was sent when this view was not there yet
       this.model.send({ type: "hello" });
       return;
@@ -158,7 +158,7 @@ class LiveWindow {
     const end = this.strip.cursor >= this.items.count - 1;
     this.items.add(page);
     this.strip.layout();
-    if (this.isBusy() && end) this.strip.select(this.items.count - 1, { quiet: true });
+    if (follows && end) this.strip.select(this.items.count - 1, { quiet: true });
   }
 
   refresh() {

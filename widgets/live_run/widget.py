@@ -38,7 +38,7 @@ class LiveRun(Acting):
     """
 
     _esm = script(HERE, "strip", "cards", "panels", "layers", "live")
-    _css = style(HERE, "parts")
+    _css = style(HERE, "live", "parts")
 
     def __init__(
         self,

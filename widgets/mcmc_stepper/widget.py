@@ -43,7 +43,7 @@ class MCMCStepper(Talking):
     """
 
     _esm = script(HERE, "strip", "cards", own=PARTS)
-    _css = style(HERE, "parts")
+    _css = style(HERE, "mcmc", "parts")
 
     def __init__(
         self, source: PowerSampler | Chains | str | Path, model: HookedModel | None = None, *, tile: int = 1024

@@ -46,7 +46,7 @@ class ResidualView(Window):
     """
 
     _esm = script(HERE, "cards", "panels", "layers", "grid")
-    _css = style(HERE, "parts")
+    _css = style(HERE, "residual", "parts")
 
     def __init__(
         self,

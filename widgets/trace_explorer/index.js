@@ -17,6 +17,7 @@ class Explorer {
       this.frame.button("Copy as code", () => this.detail && this.frame.showCode(this.detail.code), { title: "Python that gives the same numbers" }),
     );
     this.frame.on("change:state", () => this.build());
+    this.frame.on("change:chosen", () => this.choose());
     this.frame.on("msg:custom", (content, buffers) => this.heard(content, buffers));
     this.frame.listen(this.frame.root, "keydown", (event) => this.key(event));
     this.build();
@@ -34,7 +35,7 @@ class Explorer {
     frame.itemName = (i) => String(this.strips[this.side].items.data.uid[i]);
     this.heat = state.sides[0].layers.length
       ? new NormHeat(frame, { onpick: (item, layer) => { this.layer = layer; this.strips[0].select(item); } }) : null;
-    if (this.heat) this.heat.cursor = state.sides[0].begin;
+    if (this.heat) this.heat.cursor = this.strips[0].cursor;
     this.tools = h("div", { class: "wb-tools" });
     this.legend = h("div");
     this.table = h("div", { hidden: true });
@@ -73,6 +74,13 @@ class Explorer {
     }
     if (this.heat) this.model.send({ type: "norms", side: 0 });
     this.strips.forEach((strip, index) => this.more(index, strip.items.count));
+    this.choose();
+  }
+  // Where Python put the cursor; an item that is not here yet is waited for.
+  choose() {
+    const [item] = this.model.get("chosen"), [strip] = this.strips;
+    this.awaited = item >= strip.items.count ? item : null;
+    if (item < strip.items.count) strip.select(item);
   }
   more(side, start) {
     const { items } = this.strips[side];
@@ -170,10 +178,9 @@ class Explorer {
       strip.layout();
       this.retool();
       this.more(content.side, strip.items.count);
+      if (content.side === 0 && this.awaited !== null) this.choose();
     } else if (content.type === "norms" && content.side === 0) {
       this.heat?.add(content, floats(buffers[0]));
-    } else if (content.type === "select") {
-      strip.select(content.item);
     }
   }
 

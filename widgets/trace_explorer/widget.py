@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import traitlets
 
 from workbench.errors import ReportError, did_you_mean
 from workbench.models import HookedModel
@@ -42,7 +43,11 @@ class TraceExplorer(Window):
     """
 
     _esm = script(HERE, "strip", "heat", "cards", "panels", "layers")
-    _css = style(HERE, "parts")
+    _css = style(HERE, "explorer", "parts")
+
+    chosen = traitlets.List(traitlets.Int()).tag(sync=True)
+    """The item that :meth:`select` put the cursor on, and how often it was called; empty before. It stays, so that a
+    view that is opened later begins there."""
 
     def __init__(
         self,
@@ -83,25 +88,33 @@ class TraceExplorer(Window):
 
     def refresh(self) -> None:
         """Read the trace again: for one that has grown since."""
-        self._readings = self._read(self.request_id)
-        self.state = self._state()
+        uid = self._readings[0].items[self.chosen[0]].life.uid if self.chosen else None
+        self._show(self._read(self.request_id), uid)
 
     def show(self, request_id: str) -> None:
         """Show another request of the trace.
 
         :raises TraceError: there is none of that name.
         """
-        self._readings = self._read(request_id)
-        self.state = self._state()
+        self._show(self._read(request_id))
 
     def select(self, uid: int) -> None:
-        """Move the cursor of every view to a token.
+        """Move the cursor to a token: of every view that is open, and of those that open later.
 
         :raises ReportError: there is no such token.
         """
-        reading = self._readings[0]
-        reading.life(uid)
-        self.tell("select", {"side": 0, "item": reading.index[uid]})
+        self._readings[0].life(uid)
+        self._choose(uid)
+
+    def _show(self, readings: list[Reading], uid: int | None = None) -> None:
+        self._readings = readings
+        with self.hold_sync():  # one message: no view sees the tokens of one reading with the cursor of another
+            self._choose(uid if uid in readings[0].index else None)
+            self.state = self._state()
+
+    def _choose(self, uid: int | None) -> None:
+        calls = self.chosen[1] + 1 if self.chosen else 0
+        self.chosen = [] if uid is None else [self._readings[0].index[uid], calls]
 
     # The same numbers ----------------------------------------------------------------------------------------
 
