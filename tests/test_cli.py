@@ -20,6 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from workbench import Session, Trace, cli, load, mod
@@ -152,6 +153,20 @@ class TestMods:
         assert 'threshold=2.0, measure="entropy", choices=5, max_questions=3' in lines
         assert "old, new" in lines
         assert "``" not in out
+
+
+class TestFailure:
+    def test_an_error_that_nobody_raised_on_purpose_says_where_it_came_from(
+        self, command: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("workbench.cli.listing.json.dumps", lambda _: np.zeros(1).reshape(2))
+        code, _, err = command("mods")
+        assert code == 2
+        assert re.search(r"cannot reshape.*\n\(ValueError at .*:\d+\. If what you asked for was right, .* fault", err)
+
+    def test_one_that_was_says_only_what_was_wrong(self, command: Command) -> None:
+        code, _, err = command("run", "--model", "tiny-llama", "--prompt", "hi", "--temperature", "-1")
+        assert (code, err.count("\n")) == (2, 1), err
 
 
 class TestRun:

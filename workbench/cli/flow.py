@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["add", "run_python"]
 
 CHECK = "workbench flow check data/flows/runtime_tools.json"
-RUN = 'workbench flow run data/flows/runtime_tools.json --prompt "What is 17 * 23?" --seed 0 --out runs/tools'
+RUN = 'workbench flow run data/flows/runtime_tools.json --prompt "What is 17 * 23?" --temperature 0 --out runs/tools'
 DRAW = "workbench flow draw data/flows/runtime_tools.json --trace runs/tools"
 OWN = "workbench flow run my_flow.json --functions my_functions.py --prompt hello"
 

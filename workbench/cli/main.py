@@ -6,8 +6,10 @@ import argparse
 import io
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 from ..errors import WorkbenchError
 from . import carry, chains, demo, flow, listing, reading, reporting, running, sweep, trace
@@ -15,6 +17,7 @@ from .commands import AS_WRITTEN, Commands, say
 
 __all__ = ["main", "parser"]
 
+PACKAGE = Path(__file__).resolve().parents[1]
 ABOUT = "Run a model under mods, flows, carried states or chains, keep what happened, report and replay it."
 EPILOG = f"""\
 examples:
@@ -49,11 +52,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
         except (WorkbenchError, ValueError, OSError) as error:
-            say(str(error))
+            say(f"{error}{_elsewhere(error)}")
             return 2
         except KeyboardInterrupt:
             say("interrupted")
             return 130
+
+
+def _elsewhere(error: BaseException) -> str:
+    """Where an error came from that the workbench did not raise on purpose: then it may be no fault of the user's."""
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    file = Path(frame.f_code.co_filename).resolve()
+    if isinstance(error, WorkbenchError | OSError) or file.is_relative_to(PACKAGE):
+        return ""
+    return (
+        f"\n({type(error).__name__} at {file}:{line}. If what you asked for was right, "
+        "this is a fault of the workbench: please report it with these two lines.)"
+    )
 
 
 def parser() -> argparse.ArgumentParser:

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 RESIDUAL = "blocks.*.hook_resid_post"
-RUN = 'workbench run --prompt "What is 17 * 23?" --mod calculator --seed 0 --out runs/sum'
+RUN = 'workbench run --prompt "What is 17 * 23?" --mod calculator --temperature 0 --out runs/sum'
 RUN_JSON = """workbench run --prompt - --mod 'ban_tokens:{"words": ["city"]}' --mod calculator < question.txt"""
 
 
