@@ -51,6 +51,7 @@ demo: model
 bench: model
 	$(PY) benchmarks/bench_engine.py
 	$(PY) benchmarks/bench_lean.py --peers
+	$(PY) benchmarks/bench_trace.py
 	$(PY) benchmarks/bench_answers.py
 	$(PY) benchmarks/bench_mask.py
 	$(PY) benchmarks/bench_carry.py

@@ -78,7 +78,7 @@ def test_data_is_told_as_it_would_be_one_by_one(data: list[dict[str, Any]]) -> N
     records = [
         Record(run_id="a", request_id="r0", seq=n, step=0, position=0, kind="x", data=d) for n, d in enumerate(data)
     ]
-    assert data_texts(records) == [json.dumps(each) for each in data]
+    assert data_texts(records).to_pylist() == [json.dumps(each) for each in data]
 
 
 def test_a_run_saved_as_it_goes_equals_one_saved_at_the_end(tmp_path: Path) -> None:

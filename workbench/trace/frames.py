@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from html import escape
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from .history import History, TokenLife
 from .record import Record, data_texts, readable
@@ -23,25 +24,32 @@ PLAIN = (
     "run_id", "request_id", "seq", "step", "position", "kind", "mod", "action", "tokens", "text", "origin",
     "logprob", "raw_logprob", "entropy", "top", "status", "duration_ns",
 )  # fmt: skip
-
-
 TEXTS = frozenset({"run_id", "request_id", "kind", "mod", "action", "text", "origin", "status"})
+COUNTS = frozenset({"seq", "step", "position", "duration_ns"})
+CHANCES = frozenset({"logprob", "raw_logprob", "entropy"})
 
 
 def record_frame(records: Sequence[Record]) -> pd.DataFrame:
     """One row per record; ``data`` as JSON text."""
-    told = functools.cache(readable)  # few texts, many times
-    columns = {name: _column(records, name, told if name in TEXTS else None) for name in PLAIN}
-    frame = pd.DataFrame(columns, columns=list(PLAIN))
-    frame["data"] = data_texts(records)
-    for name in ("logprob", "raw_logprob", "entropy"):
-        frame[name] = frame[name].astype("Float64")
-    return frame
+    columns = {name: _column(records, name) for name in PLAIN}
+    columns["data"] = pd.Series(data_texts(records), dtype="str")
+    return pd.DataFrame(columns, copy=False)
 
 
-def _column(records: Sequence[Record], name: str, told: Callable[[Any], Any] | None) -> list[Any]:
+def _column(records: Sequence[Record], name: str) -> Any:
+    """One field of all records, in the form that pandas takes over as it is: a trace may have a million."""
     values = map(attrgetter(name), records)
-    return list(values if told is None else map(told, values))
+    if name in COUNTS:
+        return np.fromiter(values, np.int64, len(records))
+    if name in CHANCES:
+        return pd.array(np.array(list(values), dtype=np.float64), dtype="Float64")
+    found = list(values)
+    if name not in TEXTS:
+        return pd.Series(found, dtype=object)
+    told = {text: readable(text) for text in set(found)}  # few texts, many times
+    if any(text != same for text, same in told.items()):
+        found = [told[text] for text in found]
+    return pd.Series(pa.array(found, pa.large_string()), dtype="str")
 
 
 def token_frame(histories: Mapping[str, History]) -> pd.DataFrame:
