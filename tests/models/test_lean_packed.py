@@ -17,7 +17,7 @@ from workbench.models import Edit, cached, load
 from workbench.models.lean import LeanModel
 from workbench.models.lean.blocks import FORMATS, Fields, take_apart
 from workbench.models.lean.captures import KINDS, kind_of
-from workbench.models.lean.compiled import MAX_PACKED_COLUMNS
+from workbench.models.lean.compiled import MAX_COLUMNS
 from workbench.models.lean.packed import PackedMatrices
 from workbench.models.tiny import tiny_checkpoint
 
@@ -128,7 +128,7 @@ class TestPass:
         assert (found.logits[0] - wanted.logits[0]).abs().max() < LOGITS
         for name in hooks:
             assert torch.allclose(found.activations[name][0], wanted.activations[name][0], atol=1e-4, rtol=1e-4), name
-        assert found.note == ("compiled" if n <= MAX_PACKED_COLUMNS else "twin: many tokens")
+        assert found.note == ("compiled" if n <= MAX_COLUMNS else "twin: many tokens")
 
     def test_edits_of_the_stream_mean_the_same(self, family: str, bits: int) -> None:
         packed, plain = pair(family, bits)

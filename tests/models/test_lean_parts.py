@@ -153,6 +153,17 @@ class TestWeights:
 
 
 class TestGears:
+    @pytest.mark.parametrize("family", ["llama", "gemma3"])
+    @pytest.mark.parametrize("n", [2, 3, 5, 12, 50, 96])
+    def test_both_give_the_same_for_any_number_of_tokens(self, family: str, n: int) -> None:
+        hf_model, tokenizer = tiny_checkpoint(family, n_ctx=1024)
+        one, two = (LeanModel(hf_model, tokenizer, family) for _ in range(2))
+        two.gear = None
+        ids = (IDS * 7)[:n]
+        found, wanted = (m.forward([ids], m.new_cache(), keep=[n]) for m in (one, two))
+        assert (found.note, two.gear) == ("compiled", None)
+        assert (found.logits[0] - wanted.logits[0]).abs().max() < LOGITS
+
     def test_what_the_compiled_gear_leaves_to_the_twin_is_counted_with_its_reason(self) -> None:
         hf_model, tokenizer = tiny_checkpoint("llama", n_ctx=1024)
         model = LeanModel(hf_model, tokenizer, "tiny-llama")

@@ -28,10 +28,8 @@ SOURCES = (
     "atomics.py", "attention.py", "exponential.py", "kernels.py", "layout.py", "packed_products.py", "products.py",
 )  # fmt: skip
 """What the compiled pass is made from."""
-MAX_COLUMNS = 24
+MAX_COLUMNS = 96
 """Tokens a pass may feed; for more of them torch's matrix product is as fast or faster."""
-MAX_PACKED_COLUMNS = 96
-"""The same for packed weights, which the twin has to decode first."""
 APART = 16
 """Unused numbers behind a row whose length is a power of two or near it: rows would fall on the same cache lines."""
 CHUNK = 256
@@ -77,8 +75,7 @@ class CompiledGear:
         for edit in edits:
             if kind_of(edit.hook) not in EDITED:
                 return f"edit of {kind_of(edit.hook)}"
-        packed = isinstance(self._weights.qkv, PackedMatrices)
-        if fed.n_columns > (MAX_PACKED_COLUMNS if packed else MAX_COLUMNS):
+        if fed.n_columns > MAX_COLUMNS:
             return "many tokens"
         return None
 
