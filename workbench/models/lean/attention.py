@@ -13,6 +13,7 @@ import numpy as np
 from .atomics import jit
 from .exponential import LOWEST, exponential
 from .layout import KEY, PATTERN, QUERY, VALUE, Array, Model, Notes, Scratch, Store, Z
+from .products import dot_eight
 
 __all__ = ["attend", "gather", "note", "place"]
 
@@ -94,7 +95,7 @@ def _score(
         for head in range(first_head, first_head + group):
             query = scratch.qkv[column, head * size : (head + 1) * size]
             scores, scale = scratch.scores[column, head, position : position + 8], model.attention_scale
-            a, b, c, d, e, f, g, h = _dot_eight(query, past, position - base)
+            a, b, c, d, e, f, g, h = dot_eight(query, past, position - base)
             scores[0], scores[1], scores[2], scores[3] = a * scale, b * scale, c * scale, d * scale
             scores[4], scores[5], scores[6], scores[7] = e * scale, f * scale, g * scale, h * scale
     for position in range(eights, high):
@@ -103,24 +104,6 @@ def _score(
             for k in range(size):
                 total += past[position - base, k] * scratch.qkv[column, head * size + k]
             scratch.scores[column, head, position] = total * model.attention_scale
-
-
-@jit
-def _dot_eight(one: Array, others: Array, first: int) -> tuple[np.float32, ...]:
-    """The products of ``one [in]`` with eight rows of ``others [row, in]``, from the row ``first`` on."""
-    a = b = c = d = np.float32(0)
-    e = f = g = h = np.float32(0)
-    for k in range(one.size):
-        number = one[k]
-        a += number * others[first, k]
-        b += number * others[first + 1, k]
-        c += number * others[first + 2, k]
-        d += number * others[first + 3, k]
-        e += number * others[first + 4, k]
-        f += number * others[first + 5, k]
-        g += number * others[first + 6, k]
-        h += number * others[first + 7, k]
-    return a, b, c, d, e, f, g, h
 
 
 @jit
