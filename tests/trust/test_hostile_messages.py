@@ -252,9 +252,13 @@ def test_the_browser_can_not_set_what_is_pythons() -> None:
     window: Any = KINDS["explorer"]("ab")
     assert set(window.keys) >= {"state", "error", "notices", "window_id"}
     synced = {name for name in window.keys if not name.startswith("_")}
-    assert synced <= {"state", "error", "notices", "window_id", "layout", "tabbable", "tooltip", "comm"}
+    assert synced <= {"state", "error", "notices", "window_id", "layout", "tabbable", "tooltip", "comm", "chosen"}
     trace, answers = window.trace, dict(window.answers)
     window.set_state({"trace": 7, "answers": {}, "model": 1, "_open": False, "__class__": 1})
+    window.set_state({"chosen": [10**9]})
+    window.refresh()
+    assert window.chosen == [], "where the cursor is put is Python's to say"
+    window.select(0)
     assert window.trace is trace
     assert window.answers == answers
     assert window._open

@@ -62,9 +62,11 @@ def test_a_chosen_token_stays_chosen_for_views_that_open_later(trace: Trace, mod
     assert explorer.chosen == []
     explorer.select(7)
     place = explorer.frame().uid.tolist().index(7)
-    assert explorer.get_state()["chosen"] == [place, 0]
+    first = explorer.get_state()["chosen"]
+    assert first[0] == place
     explorer.select(7)
-    assert explorer.chosen == [place, 1], "the same token again is a change: a person may have moved on"
+    assert explorer.chosen[0] == place
+    assert explorer.chosen != first, "the same token again is a change: a person may have moved on"
     explorer.refresh()
     assert explorer.chosen[0] == place
     with pytest.raises(ReportError, match="no token number 999"):

@@ -47,7 +47,7 @@ class TraceExplorer(Window):
 
     chosen = traitlets.List(traitlets.Int()).tag(sync=True)
     """The item that :meth:`select` put the cursor on, and how often it was called; empty before. It stays, so that a
-    view that is opened later begins there."""
+    view that is opened later begins there. Only written here: a browser could change it."""
 
     def __init__(
         self,
@@ -68,6 +68,8 @@ class TraceExplorer(Window):
         self.directions = checked_directions(directions, width)
         self.colour = colour
         self._readings = self._read(request_id)
+        self._selected: int | None = None
+        self._selections = 0
         super().__init__(self._state())
         self.answers.update(page=self._answer_page, detail=self._answer_detail, norms=self._answer_norms,
                             request=self._answer_request)  # fmt: skip
@@ -88,8 +90,7 @@ class TraceExplorer(Window):
 
     def refresh(self) -> None:
         """Read the trace again: for one that has grown since."""
-        uid = self._readings[0].items[self.chosen[0]].life.uid if self.chosen else None
-        self._show(self._read(self.request_id), uid)
+        self._show(self._read(self.request_id), self._selected)
 
     def show(self, request_id: str) -> None:
         """Show another request of the trace.
@@ -113,8 +114,8 @@ class TraceExplorer(Window):
             self.state = self._state()
 
     def _choose(self, uid: int | None) -> None:
-        calls = self.chosen[1] + 1 if self.chosen else 0
-        self.chosen = [] if uid is None else [self._readings[0].index[uid], calls]
+        self._selected, self._selections = uid, self._selections + 1
+        self.chosen = [] if uid is None else [self._readings[0].index[uid], self._selections]
 
     # The same numbers ----------------------------------------------------------------------------------------
 
