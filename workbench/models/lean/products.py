@@ -23,7 +23,6 @@ from .packed_products import multiply_packed, spread_columns
 __all__ = ["Matrix", "dot_eight", "height", "multiply", "product", "spread"]
 
 Matrix = NDArray[np.float32]
-
 MANY = 16
 """From so many columns on, reading the weights is the smaller part."""
 
